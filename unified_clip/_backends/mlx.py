@@ -1,4 +1,4 @@
-"""The backend of MLX. In-place functions write as `gradient[...] = value` does, which changes only this array object.
+"""The backend of MLX. In-place functions write like `gradient[...] = value`, and change only this array object.
 
 Arrays of MLX often share memory, for example a slice and its array, or the gradients of a and b in f(a + b). So the
 host path reads memory and never writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and
@@ -183,7 +183,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return another array object. It shares the memory until something is assigned to either object."""
+        """Return another array object. Both objects share memory until something is assigned to one of them."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -260,7 +260,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
     magnitudes = _magnitudes(tensor)
     if p == 1:
         return magnitudes if divisor is None else magnitudes / divisor
-    assert divisor is not None  # as every order but 1 and 2 has one
+    assert divisor is not None  # for p other than 1 and 2, callers pass a divisor
     return relative_powers(magnitudes, p, divisor, where=mx.where, log=mx.log, exp=_exp)
 
 

@@ -169,7 +169,7 @@ class Advisor:
         return self._exported_arguments(name) or REMOVE
 
     def has_off_key(self, use: ClipUse) -> bool:
-        """Return whether a key or an argument switches a trainer's clip off. If not, leaving the key out does."""
+        """Return whether a key or an argument switches off a trainer's clip. If not, it is off without a key."""
         if not use.format:
             return True
         keys = self._keys(use) if use.format in FORMATS else None

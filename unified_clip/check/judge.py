@@ -79,8 +79,8 @@ class Judge:
         A clip with an unknown effect always has a finding. A trainer's default in a file of `check.explicit` has the
         result "missing", unless it differs.
 
-        nearest: Whether a clip that differs in family or eps only has the result "near". Each one adds a sentence to
-        `notes`.
+        nearest: Whether a clip that differs in family or eps only has the result "near". Each such clip adds a
+        sentence to `notes`.
         """
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
@@ -215,8 +215,8 @@ class Judge:
     def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
         """Return (result, finding) for a clip that has to be off. The finding is None if the clip is off.
 
-        A trainer that reads its clip from a file counts as off if `check.off` has a file of that trainer, and the clip
-        in that file is off.
+        If a trainer reads its clip from a file, the clip counts as off if `check.off` has a file of that trainer, and
+        the clip in that file is off.
         """
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
         edit = advisor.switch_off(use)

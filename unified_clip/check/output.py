@@ -25,7 +25,7 @@ MAX_LINES = 20
 """Up to this number of clips, a check without findings prints a line for each."""
 
 CODE = ("edit",)
-"""The fields of the report with code, which keeps its line breaks."""
+"""The fields of the report that contain code. Their line breaks stay."""
 
 
 def _escaped(report: CheckReport) -> CheckReport:

@@ -39,11 +39,11 @@ PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTIL
 CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)")
 
 CLIP_NAMES = [
-    re.compile(pattern)  # one alternative each, in one case: these are ten times as fast
+    re.compile(pattern)  # single patterns with fixed case are ten times as fast as one large pattern
     for pattern in (
         rb"clip\w{0,12}(grad|norm)", rb"Clip\w{0,12}(Grad|Norm)", rb"CLIP\w{0,12}(GRAD|NORM)", rb"grad\w{0,20}[cC]lip",
         rb"GRAD\w{0,20}CLIP", rb"max[-_]?[gG]rad", rb"MAX_GRAD",
-        rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # a key: tf.clip_by_value(image, 0, 1) is no clip of gradients
+        rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # only as a key: tf.clip_by_value(image, 0, 1) clips no gradient
     )
 ]  # fmt: skip
 """Match names of clips in files of any kind."""
@@ -180,7 +180,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
             return ClipUse(path, 1, 1, title, set_elsewhere=str(outer), format=name, bases=bases)
         place_of_error = _named_in(str(error), document) or path
         values = _values(document) if error.code == MISPLACED else ()
-        why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit has this advice
+        why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit of the finding already has this advice
         unknown = replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
         return replace(unknown, document=document, version=version) if place_of_error == path else unknown
     file = document.origin(place)[0].path or path
@@ -312,8 +312,8 @@ def _has_clip_word(path: Path) -> bool:
 def may_be_configuration(path: Path) -> bool:
     """Return whether a file may be a trainer's configuration.
 
-    Python source may be one if it assigns to `_base_` or to a name that begins with `optim`, or contains `read_base`.
-    A notebook is none. Any other file may be one.
+    Python source may be a configuration if it contains `read_base`, or assigns to `_base_` or to a name that begins
+    with `optim`. A notebook is no configuration. Any file that is not in Python may be a configuration.
     """
     if path.suffix.lower() != PYTHON:
         return path.suffix.lower() != NOTEBOOK
@@ -331,7 +331,7 @@ def _shows_own_key(trainer: Format, path: Path) -> bool:
 
 def _text(path: Path) -> str:
     text = path.read_text(encoding="utf-8", errors="replace")
-    return text.replace("\0", "")  # of UTF-16, which is not supported, this leaves the words
+    return text.replace("\0", "")  # UTF-16 is not supported, but its words stay readable
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:

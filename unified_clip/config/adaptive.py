@@ -54,7 +54,7 @@ class AdaptiveTable(ConfigModel):
         if not isinstance(rule, AGC):
             return self
         eps, smallest_norm = rule.floors
-        convention = "timm" if rule.convention == "composer" else rule.convention  # which has the same units
+        convention = "timm" if rule.convention == "composer" else rule.convention  # Composer has the same units as timm
         return self.model_copy(update={"convention": convention, "eps": eps, "smallest_norm": smallest_norm})
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ class ClipConfig(OutcomeProperties, Settings):
         rule: "none" (only measure), "value" (clip each element), "norm" (per tensor) or "global_norm" (by the total
             norm).
         threshold: The largest norm, or, for "value", the largest magnitude. A number of 0 or more, or a table with a
-            schedule. inf only measures.
+            schedule. inf clips nothing.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
             {"rule": "agc"} for "norm". The key `threshold` is then optional, and is the largest threshold.
             docs/adaptive.md has the rules.
@@ -141,7 +141,7 @@ class ClipConfig(OutcomeProperties, Settings):
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
         Raises:
-            TypeError: It is neither Keras' nor Paddle's. Optimizers of PyTorch and optax do not expose clip settings.
+            TypeError: The optimizer is not of Keras or Paddle. Those of PyTorch and optax do not expose clip settings.
             ConfigError: The optimizer's clipping is not supported. Examples are a custom clip class, and different
                 clips for groups of parameters.
 
@@ -246,7 +246,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 the shards (see docs/distributed.md). All ranks that share the gradients have to clip.
 
         Raises:
-            TypeError: `names` is none of these. Or, in a clip, patterns need names and a gradient has none.
+            TypeError: `names` has another type. Or, in a clip, patterns need names, and a gradient has no name.
 
         Example:
             >>> import numpy as np
@@ -264,7 +264,7 @@ class ClipConfig(OutcomeProperties, Settings):
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
         Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
-        ranks share the gradients, all of them have to call.
+        ranks share the gradients, each of these ranks has to make this call.
 
         Args:
             grads: Gradients of any framework.
@@ -274,8 +274,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry is not a gradient. Or the configuration selects parameters by name, and an entry has no
                 name. Or the adaptive rule agc gets no `parameters`.
-            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets a different number of gradients than before.
+            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
+                rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
@@ -283,7 +283,7 @@ class ClipConfig(OutcomeProperties, Settings):
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip gradients in place, or remove them if `nonfinite` skips the step. Return the total norm before clipping.
 
-        If ranks share the gradients, all of them have to call.
+        If ranks share the gradients, each of these ranks has to make this call.
 
         Args:
             parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
@@ -293,7 +293,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is neither None nor a floating-point tensor. Or the configuration selects parameters by
                 name, and a parameter has no name. Or the adaptive rule agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
-                Ranks make different calls, or the rule adagc gets a different number of gradients than before.
+                Or ranks make different calls, or the rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -301,7 +301,7 @@ class ClipConfig(OutcomeProperties, Settings):
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list.
 
-        If ranks share the gradients, all of them have to call.
+        If ranks share the gradients, each of these ranks has to make this call.
 
         Args:
             params_grads: The tuples. A gradient may be None.
@@ -310,8 +310,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry is no (parameter, gradient) tuple. Or the configuration selects parameters by name, and
                 a parameter has no name.
-            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets a different number of gradients than before.
+            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
+                rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)
@@ -377,7 +377,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 Patterns need `names`, too, except if they match Paddle's own names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: names is none of these, or has parameters of another framework. Or, in a static program, the
+            TypeError: `names` has another type, or has parameters of another framework. Or, in a static program, the
                 threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
             ValueError: When the optimizer clips, `names` lacks a parameter that patterns or the rule adagc need.
             RuntimeError: The optimizer has groups of parameters, and nonfinite is "raise" or "skip", or `adaptive` set.

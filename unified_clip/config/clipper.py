@@ -30,7 +30,7 @@ from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step,
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""The number of clips that `rate` covers: the last ones."""
+"""`rate` covers this many of the last clips."""
 
 
 class Clipper:
@@ -42,8 +42,8 @@ class Clipper:
             integration, a function from a `Leaf` to its name. None: the names in the call, or the framework's names.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership.
-        unmatched: If calls may lack parameters: the advice in the warning about a pattern that matches no name. The
-            warning then waits for a call without new names. "": each call has all parameters.
+        unmatched: Advice in the warning about a pattern that matches no name. Pass it if calls may lack parameters: the
+            warning then comes at the first call without new names. "": each call has all parameters.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
@@ -126,7 +126,7 @@ class Clipper:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
         Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
-        ranks share the gradients, all of them have to call.
+        ranks share the gradients, each of these ranks has to make this call.
 
         Args:
             grads: Gradients of any framework.
@@ -136,8 +136,8 @@ class Clipper:
         Raises:
             TypeError: An entry is not a gradient. Or patterns need names, and a gradient has none. Or agc gets no
                 `parameters`. Or a compiled graph would have to count steps, or keep the state of an adaptive rule.
-            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets a different number of gradients than before.
+            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
+                rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._call, self, grads, step, parameters)
@@ -199,7 +199,7 @@ class Clipper:
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip gradients in place, or remove them if `nonfinite` skips the step. Return the total norm before clipping.
 
-        If ranks share the gradients, all of them have to call.
+        If ranks share the gradients, each of these ranks has to make this call.
 
         Args:
             parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
@@ -209,7 +209,7 @@ class Clipper:
             TypeError: An entry is neither None nor a floating-point tensor. Or patterns need names, and a parameter has
                 none. Or agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
-                Ranks make different calls, or the rule adagc gets a different number of gradients than before.
+                Or ranks make different calls, or the rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._clip_, self, parameters, step)
@@ -239,7 +239,7 @@ class Clipper:
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip the gradients in (parameter, gradient) tuples. Return a list of tuples with the clipped gradients.
 
-        If ranks share the gradients, all of them have to call.
+        If ranks share the gradients, each of these ranks has to make this call.
 
         Args:
             params_grads: The tuples. A gradient may be None.
@@ -247,8 +247,8 @@ class Clipper:
 
         Raises:
             TypeError: An entry is no (parameter, gradient) tuple. Or patterns need names, and a parameter has none.
-            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets a different number of gradients than before.
+            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
+                rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._pairs, self, params_grads, step)
@@ -272,7 +272,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Only known effects count. None without any."""
+        """The share of the last 100 clips that changed a gradient. Only known effects count. None if none is known."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -290,7 +290,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (list of all gradients, writer, range of each part in the list). None: gradients need `Leaf`s."""
+        """Return (list of all gradients, writer, range of each part in the list), or None to use `Leaf`s."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None

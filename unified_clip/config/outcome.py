@@ -232,7 +232,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Only known effects count. None without any."""
+        """The share of the last 100 clips that changed a gradient. Only known effects count. None if none is known."""
         rate: float | None = self._clipper.rate
         return rate
 
@@ -332,7 +332,7 @@ class _DeferredNumbers:
             [self._take(part[0].path, part[0].threshold) if adaptive else None
              for part, adaptive in zip(outcome.norms, is_adaptive, strict=True)],
         )  # fmt: skip
-        kinds: dict[type[Path], list[int]] = {}  # each kind of path can only read its own scalars
+        kinds: dict[type[Path], list[int]] = {}  # a path reads only scalars of paths of its type
         for index, (path, _) in enumerate(() if self._in_graph else self._late):
             kinds.setdefault(type(path), []).append(index)
         self._later = [

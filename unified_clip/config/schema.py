@@ -239,7 +239,7 @@ class Settings(Clipping):
 
     @property
     def needs_places(self) -> bool:
-        """Return whether the state of an adaptive rule has a number for each parameter, even without a gradient."""
+        """Return whether the state of an adaptive rule has a number for each parameter, also without a gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property

@@ -24,8 +24,8 @@ class ParameterSelection:
 
     names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or a function
     from a `Leaf` to its name. None: the framework's names.
-    unmatched: If calls may lack parameters: the advice in the warning about a pattern that matches no name. The warning
-    then waits for a call without new names. '': each call has all parameters.
+    unmatched: Advice in the warning about a pattern that matches no name. Pass it if calls may lack parameters: the
+    warning then comes at the first call without new names. '': each call has all parameters.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:

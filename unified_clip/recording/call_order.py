@@ -1,6 +1,6 @@
 """Pair the clip calls of a step by their gradients and settings, and find clips that only one of two runs makes.
 
-Two runs may clip their networks in another order, and one run may lack a clip, so the order of the calls is not enough.
+Two runs may clip their networks in different orders, and one run may lack a clip. So the order does not pair the calls.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class MissingCalls(NamedTuple):
     """The calls of this step that have a partner, in the run that makes the missing calls."""
 
     later: frozenset[int]
-    """The positions, among the pairs of calls of this step, of the pairs that come after the first missing call."""
+    """The indices of the pairs of calls in this step that come after the first missing call."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
     """Sort the calls of each step so that the same clips have the same position. Return (a, b, missing calls).
 
-    The calls of a step keep their order if it is not clear which of them are the same clip, as for a loop in place of
-    one call. Calls that only one run makes come last in their step. The missing calls are those of the first such step.
+    The calls of a step keep their order if it is not clear which of them are the same clip. An example is a loop in
+    place of one call. Calls that only one run makes come last in their step. The missing calls are those of the first
+    such step.
 
     names: The name of a parameter in `b`, by its name in `a`.
     """
@@ -158,7 +159,7 @@ def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
 def _is_split(
     few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
 ) -> bool:
-    """Return whether a run may clip the gradients of the missing calls in its own calls, as by one total norm.
+    """Return whether a run may clip the gradients of the missing calls in its own calls, such as by one total norm.
 
     few: The calls of the run that lacks calls. others: Their partners in the other run.
     """

@@ -164,8 +164,8 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 class ClipEvent:
     """The fields of a recorded clip. `complete_fields` adds the fields that depend on deferred `scalars`.
 
-    Keep this code short: a clip of long gradients removes it from the CPU's caches, so that the CPU reads it from
-    memory again after each clip.
+    Keep this code short: a clip of long gradients removes the code from the CPU's caches. Then the CPU reads the code
+    from memory again.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:

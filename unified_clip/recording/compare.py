@@ -222,7 +222,8 @@ def _to_report(
     - the first of all
     - the first of each stage without a distance, such as the threshold
 
-    A divergence without a distance counts as too large for rounding. Rounding noise is only reported alone.
+    A divergence without a distance counts as too large for rounding. Rounding noise is reported only if
+    there is no other divergence.
 
     If calls remain after the pairs, add a divergence "calls" with the index `len(pairs)`, and leave out numbers that
     differ after the first of `missing`. Without `missing`, add it only if no divergence is beyond grown rounding.
@@ -249,7 +250,7 @@ def _to_report(
                 numeric["beyond growth"] = (each, index)
         earlier = max([earlier, *(each.ulps_at_its_size for each in differences if each.ulps_at_its_size is not None)])
     rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
-    if rest and (missing or "beyond growth" not in numeric):  # otherwise it may be a consequence of that one
+    if rest and (missing or "beyond growth" not in numeric):  # otherwise it may follow from that divergence
         counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]
         settings["calls"] = (Divergence(min(rest), "calls", counts[0], counts[1]), len(pairs))
     if noise and not numeric and not settings:

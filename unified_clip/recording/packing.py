@@ -33,7 +33,8 @@ def packed(
 
     Parameters that `names` lacks are paired in order: a parameter of one call with consecutive parameters of the other
     call, which together have the same number of elements. If this does not pair all of them, return the arguments
-    unchanged. Also do so if a call clips per tensor or per slice, unless `join_clips` has joined the parts.
+    unchanged. Return them unchanged, too, if a call clips per tensor or per slice, unless `join_clips` has joined the
+    parts.
     """
     blocks = unpaired_blocks(a, b, names)
     is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
@@ -83,7 +84,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of a step into one call that clips tensor by tensor, if the other run's only call does.
+    """Join the calls of a step into one call that clips per tensor, if the other run makes only such a call.
 
     For example, Keras' GRU has one bias, and PyTorch's GRU has two. A call that clips the two by their total norm clips
     as Keras clips its tensor. Return the calls as they are if their settings differ, or if they do not have as many
@@ -143,7 +144,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Compare the norms of stored rows if only one of two calls gets a sparse gradient, and the other its stored rows.
+    """Compare the norms of stored rows if one of two calls gets a sparse gradient, and the other only its stored rows.
 
     A function of TensorFlow clips a sparse gradient by the norm of its stored rows. A port may pass these rows to its
     clip, as in clip_by_norm(gradient._values(), c). Return both calls, and the names of all paired parameters. The call

@@ -112,7 +112,7 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    """Pair the parameters of two calls as `match_parameters` does, and pair the rest by shape if all have a partner.
+    """Pair the parameters of two calls as `match_parameters` does. Pair all others by shape, or none of them.
 
     Pair parameters by shape only if both calls have equally many parameters of this shape.
     """

@@ -54,7 +54,7 @@ def record(
         ValueError: gradients_every is below 1, or a list of names has a name twice.
         FileExistsError: The file exists, on entering the `with` block. OSError: it cannot be created.
 
-    Source: none, it is our own.
+    Source: unified_clip; docs/recording.md describes every field.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -96,7 +96,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
-        """Returns the loss scale that gradients contain, or None if they contain none, or it is unknown."""
+        """Returns the loss scale that gradients contain. None if they contain no loss scale, or if it is unknown."""
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:

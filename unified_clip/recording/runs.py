@@ -283,7 +283,7 @@ class RecordedRun(Table):
 
 
 CHUNK = 1 << 20
-"""Characters of a recording after which `read` reports its progress."""
+"""`read` reports its progress each time it has read this many characters."""
 
 
 def read(

@@ -1,4 +1,4 @@
-"""Compute sums, roots and roundings exactly, in integers and fractions, to check the library's results.
+"""Compute sums, roots and roundings exactly, in integers and fractions, to check the results of unified_clip.
 
 This module shares no code with `unified_clip._core.exact`, which it checks. It also rounds by another method: it
 compares a number with the points halfway between floats, instead of using sticky bits.

@@ -112,7 +112,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype. It is "bfloat16" for V2, as which np.savez and h5py write bfloat16."""
+    """Return the name of a NumPy dtype. For V2, return "bfloat16": np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -171,7 +171,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 class Lazily(Sequence[Dense | None]):
     """A sequence that computes a tensor at each access and does not store it. A slice returns a list of new tensors.
 
-    It is for tensors that do not fit into memory together.
+    Use it for tensors that do not fit into memory together.
     """
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:

@@ -42,6 +42,6 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Return unsigned integers in the order of the numbers with these bits. `whole`: the numbers are integers."""
+    """Return unsigned integers in the order of the numbers with these bits. `whole`: whether they are integers."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

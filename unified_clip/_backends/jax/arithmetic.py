@@ -23,7 +23,7 @@ def real_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors with the same elements, small ones stacked: XLA compiles and runs few sums faster than many."""
+    """Return tensors with the same elements. Stack small tensors: XLA compiles and runs few sums faster than many."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
         small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
@@ -104,7 +104,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
         return numbers * numbers
     if p == 1:
         return numbers
-    assert divisor is not None  # orders other than 1 and 2 have one
+    assert divisor is not None  # for p other than 1 and 2, callers pass a divisor
     return relative_powers(numbers, p, divisor, where=jnp.where, log=jnp.log, exp=jnp.exp)
 
 

@@ -109,7 +109,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             indices, data = merged_rows(gradient)
         else:
             rows = np.asarray(gradient.indices)
-            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # others are BCOO's padding
+            inside = (rows < np.array(gradient.shape[: gradient.n_sparse])).all(axis=1)  # other rows are BCOO's padding
             dtype = self.dtype(gradient)
             unique, array = sparse_rows.merge_rows(rows[inside].T, self.host_view(gradient.data)[inside], dtype)
             merged = [jnp.asarray(unique.T), self.from_host(array, dtype)]
@@ -124,7 +124,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         columns = indices[:, list(axes)]
         if not self.takes_host([indices]):
             return jnp.unique(columns, axis=0, size=len(indices), return_inverse=True)[1].reshape(-1)
-        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # without compilation
+        return np.unique(np.asarray(columns), axis=0, return_inverse=True)[1].reshape(-1)  # compiles nothing
 
     # -- paths
 
@@ -183,7 +183,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
     def any_device(self, tensors: Sequence[Tensor], flags: Sequence[Tensor]) -> Tensor:
         """Return whether any flag, one per tensor, is true on any device."""
-        if self._are_multi_device(tensors, ()):  # no device may have all flags
+        if self._are_multi_device(tensors, ()):  # perhaps no device has all flags
             return jnp.asarray(any(map(np.asarray, flags)))
         return mesh_axes.any_device([(flag, self.sharded_axes(g)) for g, flag in zip(tensors, flags, strict=True)])
 
@@ -191,7 +191,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         kind = next((type(tensor) for tensor in tensors if tensor is not None), object)
         collector = None if host.forced_path() else _collector(kind)  # type: ignore[arg-type]  # it is hashable
         if collector and jax.process_count() > 1 and any(map(sharded.is_multi_process, tensors)):
-            return None  # with one device of this process, an array has a buffer too
+            return None  # else the collector may take a shard for the array
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def takes_host(self, tensors: Sequence[Tensor]) -> bool:

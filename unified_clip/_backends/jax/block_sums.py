@@ -76,7 +76,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers. They are the result of a division, which XLA computes only once.
+    """Return the same numbers, as the result of a division, so that XLA computes these numbers only once.
 
     XLA repeats cheaper operations in every fusion that needs them: it would repeat the sum over all tensors in the
     scaling of each tensor.

@@ -54,7 +54,7 @@ class JaxPath(DevicePath):
         tensors = self._tensors
         if host.kernels_in_graphs() and self._backend.in_graph(tensors):
             # Else XLA may first multiply `coef` by a factor of a gradient, and return 0 for inf * 0.
-            tensors = list(map(jax.lax.optimization_barrier, tensors))  # a joint one would join their `vma`
+            tensors = list(map(jax.lax.optimization_barrier, tensors))  # one barrier for all would join their `vma`
         if not self._is_per_tensor:
             return self._backend.scale(tensors, coef)
         coefs = jax.lax.split(coef, [1] * len(tensors))  # a slice has no second derivative in float64 without x64
@@ -79,7 +79,7 @@ class JaxPath(DevicePath):
     def is_certain(self, p: float) -> bool:
         """Return whether to round the p-norm correctly by an exact sum.
 
-        It is True only with several devices, because their number changes the order of additions. On one device, an
+        Return True only with several devices, because their number changes the order of additions. On one device, an
         exact sum is not worth the time to compile it. Exact sums support neither float64 nor symbolic lengths.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))

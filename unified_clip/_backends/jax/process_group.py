@@ -50,7 +50,7 @@ def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
-    """Return a mesh with one device of each process with these ranks. `job`: the current one, as a key of the cache."""
+    """Return a mesh with one device of each process with these ranks. `job`: the result of `_job`, for the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 

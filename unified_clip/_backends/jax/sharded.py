@@ -82,7 +82,7 @@ def _key(index: Sequence[slice]) -> Any:
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
     """Return the different shards of an array in this process, by their position in the array.
 
-    An array on one device is its own shard. It stays uncommitted, unlike the shard that JAX returns.
+    An array on one device is its own shard. This shard stays uncommitted, unlike a shard that JAX returns.
     """
     if not is_multi_device(tensor):
         return {(): tensor}
@@ -90,7 +90,7 @@ def _local_shards(tensor: Any) -> dict[Any, Tensor]:
 
 
 def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
-    if not shards:  # all of them are on other processes
+    if not shards:  # all shards are on other processes
         return like
     if not is_multi_device(like):
         return shards[()]
@@ -137,7 +137,7 @@ class JaxShards(LocalShards):
         return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
-        """Yield the shards of an array on the devices of this process, each with how many devices have a copy of it.
+        """Yield the shards of an array on the devices of this process, each with the number of devices that have it.
 
         ValueError: ranks with copies are not in the process group, or ranks of the group have no part of the array.
         """
@@ -164,7 +164,7 @@ class JaxShards(LocalShards):
 
     @functools.cached_property
     def _group(self) -> JaxGroup:
-        """The process group of a call that does not pass None for it."""
+        """The process group of a call whose argument `process_group` is not None."""
         return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
 
     def group(self) -> ProcessGroup:
@@ -246,8 +246,8 @@ class JaxShards(LocalShards):
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
         """Return the processes whose sums give the norm of this array.
 
-        These are all processes with shards. If some of them are outside of the process group, these are the processes
-        of the group, whose shards have all elements.
+        These are all processes with shards. If some of them are outside of the process group, return the processes of
+        the group, because their shards have all elements.
         """
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
@@ -263,7 +263,7 @@ class JaxShards(LocalShards):
             kind = f"only on devices of rank {', '.join(map(str, ranks))}"
             raise ownership_unknown(group.size, leaf.place, kind)
         if is_owner is None:
-            self._copies.append(index)  # JAX takes uncommitted arrays for copies too; the ranks compare them
+            self._copies.append(index)  # JAX takes an uncommitted array for a copy; the ranks compare copies
             is_owner = group.ranks[0] in ranks
         return shards if is_owner else []
 

@@ -163,7 +163,7 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set, which Paddle 3 ignores.
+    """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set. Paddle 3 ignores such clips.
 
     Wrap `Optimizer.append_regularization_ops`, once: `minimize` and `apply_gradients` call it after their own clip.
     """

@@ -33,7 +33,7 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program is of the old IR, from before Paddle 3.0, which is not supported."""
+    """Return whether a variable or a program is of the IR before Paddle 3.0. unified_clip does not support that IR."""
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
@@ -78,7 +78,7 @@ def check_mode(tensors: Iterable[Any]) -> None:
     """Raise TypeError for eager tensors while a static program is built, and ValueError for values of another program.
 
     The first operation on such an eager tensor would end the process. The values of another program are unknown in this
-    one.
+    program.
     """
     if in_to_static_mode():
         return

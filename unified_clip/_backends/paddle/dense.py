@@ -68,7 +68,7 @@ class Numbers:
     def times(self, coef: Scalar) -> Tensor:
         eager = paddle.in_dynamic_mode()  # graphs may replace the attribute -0.0 by 0.0
         if eager and coef.ndim == 0 and is_on_cpu(self.wide) and not is_recorded(self.wide, coef):
-            # Four times as fast. It would wait for coef on a device, and has no derivative by coef.
+            # `scale` is four times as fast. On a device, it would wait for `coef`. It has no derivative by `coef`.
             return paddle.scale(self.wide, coef, bias=-0.0)  # adding 0.0 would change the sign of -0.0
         return self.wide * self._fit(coef)  # Paddle may then write the product to the memory of `wide`
 
@@ -85,10 +85,10 @@ class Numbers:
             magnitudes = select(paddle.isnan(numbers).any(axis=-1), nan, magnitudes)
         if p == 1:
             return magnitudes
-        assert divisor is not None  # orders other than 1 and 2 have one
+        assert divisor is not None  # for p other than 1 and 2, callers pass a divisor
         zeros = (magnitudes <= filled(0.0, paddle.float64, magnitudes)).astype("float64")
         below = (magnitudes + zeros * divisor).log() - divisor.log()
-        rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(magnitudes)  # else at most 0
+        rounding = (below > filled(0.0, paddle.float64, below)) & paddle.isfinite(magnitudes)  # by rounding alone
         below = select(rounding, paddle.zeros_like(below), below)
         return (below * filled(p, paddle.float64, below)).exp() - zeros
 
@@ -96,7 +96,7 @@ class Numbers:
         if p != 2 or divisor is not None or is_recorded(self.wide):
             return self.powers(p, divisor).sum()
         numbers = self.wide.astype("float64").reshape([-1])
-        return paddle.matmul(numbers, numbers)  # without memory for squares, but without second derivatives
+        return paddle.matmul(numbers, numbers)  # needs no memory for squares, but has no second derivative
 
     def max_abs(self) -> Scalar:
         magnitudes = self.powers(1, None)
@@ -180,7 +180,7 @@ def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
     """Return a 0-d tensor with exactly this value, on the device of `like` if that is an eager tensor."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
-    if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a saved program with these
+    if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this
         quotient = filled(0.0 if math.isnan(value) else math.copysign(1.0, value), dtype, like) / filled(
             0.0, dtype, like
         )

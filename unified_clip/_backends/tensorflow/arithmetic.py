@@ -52,7 +52,7 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers. For XLA, they are the result of a division, which XLA computes only once.
+    """Return the same numbers. For XLA, return them as the result of a division, so that XLA computes them only once.
 
     XLA repeats cheaper operations in every loop that needs them: it would repeat the sum over all tensors in the
     scaling of each tensor.
@@ -90,7 +90,7 @@ def exact_powers(piece: Tensor, p: float) -> Tensor:
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
-    """Return whether a branch around multiplying by 1 saves time: for long lists in graphs without XLA."""
+    """Return whether a branch that skips products with 1 saves time, as for long lists in graphs without XLA."""
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 
@@ -173,7 +173,7 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
         return magnitudes
     zero = tf.equal(magnitudes, 0.0)
     below = tf.math.log(tf.where(zero, divisor, magnitudes)) - tf.math.log(divisor)
-    rounding = (below > 0.0) & (magnitudes < np.inf)  # above 0 only by rounding
+    rounding = (below > 0.0) & (magnitudes < np.inf)  # `below` is above 0 only by rounding
     powers = tf.exp(constant(p, tf.float64) * tf.where(rounding, tf.zeros_like(part), below))
     return tf.where(zero, tf.zeros_like(part), powers)
 

@@ -41,14 +41,14 @@ def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor
     additions: A bound on the number of additions from an element to `total`. powers: Returns exact powers.
     """
     fixed = tf.stop_gradient(total)
-    slack = (additions + 16.0) * 2.0**-53  # 16: for the roots, and for products of errors
+    slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors
     low, high = (_root(fixed * end, p) for end in (1.0 - slack, 1.0 + slack))
     is_open = low < high
 
     def nearest() -> Scalar:
         words = tf.zeros([WORDS], tf.int64)
         for tensor in tensors:
-            with tf.control_dependencies([words]):  # one after the other, to save memory
+            with tf.control_dependencies([words]):  # one tensor after the other, to save memory
                 words += _sum(powers, tensor.dtype, p)(tf.reshape(tf.stop_gradient(tensor), [-1]))
         return _nearer(low, tf.minimum(high, INFINITY), words, tf.constant(p, tf.float64))
 

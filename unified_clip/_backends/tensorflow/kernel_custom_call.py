@@ -24,7 +24,7 @@ NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
 """The operation, and the name under which XLA finds the kernels' function."""
 
 BARRIER = "XlaOptimizationBarrier"
-"""The operation that keeps XLA from combining what is computed before it with what is computed after it."""
+"""The operation that keeps XLA from combining earlier operations with later operations."""
 
 
 def register() -> bool:

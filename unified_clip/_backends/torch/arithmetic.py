@@ -45,7 +45,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
         return squares.sum(-1) if wide.is_complex() else squares
     if p == 1:
         return numbers
-    assert divisor is not None  # orders other than 1 and 2 have one
+    assert divisor is not None  # for p other than 1 and 2, callers pass a divisor
     return relative_powers(numbers, p, divisor, where=torch.where, log=torch.log, exp=torch.exp)
 
 

@@ -59,7 +59,7 @@ def records_derivatives(differentiable: bool) -> bool:
 
 
 def is_inner(parameter: Any) -> bool:
-    """Return whether a tensor is an intermediate result, whose `.grad` PyTorch does not keep (and warns about)."""
+    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of it, and warns on access."""
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 

@@ -81,7 +81,7 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """Write the products of 16-bit tensors into them. `wide`: float32 tensors of their shapes, for the computation."""
+    """Multiply 16-bit tensors in place. `wide`: float32 tensors of the same shapes, for the computation."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)

@@ -48,7 +48,7 @@ def group_of_mesh(mesh: Any) -> Any:
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
     """Return a list of the process group, or of the `MeshGroups`, over which any of these DTensors is sharded or
-    `Partial`. The list is empty if no DTensor is.
+    `Partial`. The list is empty if no DTensor is sharded or `Partial`.
 
     None: the placements do not decide it. A mesh has only some of the ranks, or has no process groups. Or no mesh has
         all the dimensions along which the tensors are sharded.

@@ -284,7 +284,7 @@ class TorchPath(DevicePath):
     def _table(self) -> Table | Tables | None:
         return self._eager_table if gpu.ENABLED and not torch.compiler.is_compiling() else None
 
-    @functools.cached_property  # whose lock cannot be traced
+    @functools.cached_property  # its lock cannot be traced, so compiled graphs do not read this
     def _eager_table(self) -> Table | Tables | None:
         return gpu.table_of(self._tensors, per_tensor=self._is_per_tensor) if self._may_launch else None
 

@@ -160,7 +160,7 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each of `_tensors`, the index of the first one with the same mesh and placements. None for plain tensors.
+        """For each of `_tensors`, the index of the first tensor with its mesh and placements. None for plain tensors.
 
         Placements take long to hash. Most tensors share their `placements` object with another tensor, such as a
         gradient with its parameter.
@@ -336,8 +336,8 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether all ranks can read from placements which of them need the norm.
 
-        It is False for lists of gradients, since a rank cannot read the placements of a gradient that it lacks. It is
-        False with plain tensors, which are compared over all ranks.
+        The result is False for lists of gradients, since a rank cannot read the placements of a gradient that it lacks.
+        The result is also False with plain tensors, which are compared over all ranks.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

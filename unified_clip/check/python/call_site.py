@@ -20,7 +20,7 @@ PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights
 
 GROUP = re.compile(r"param_groups\[.*\]\[.params.\]")
 MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module", re.IGNORECASE)
-"""Matches the name of a whole model, or of a wrapper around one."""
+"""Matches the name of a whole model, or of a wrapper around a whole model."""
 
 HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
 """Matches a condition that excludes only parameters without a gradient."""

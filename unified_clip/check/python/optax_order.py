@@ -115,8 +115,8 @@ def _ends(outer: ast.AST) -> bool:
 def _selection(flow: Flow, clip: ast.Call, outer: ast.Call | ast.IfExp) -> str:
     """Return the reason why code around a clip may exclude it from steps, or ''.
 
-    Only chains and the functions in PASSES_ALL pass all gradients to a clip, and functions of the file that pass the
-    clip first to a chain.
+    Three kinds of code pass all gradients to a clip: chains, the functions in PASSES_ALL, and functions of the file
+    that pass the clip first to a chain.
     """
     source = flow.source
     if isinstance(outer, ast.IfExp):
@@ -141,7 +141,7 @@ def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _keeps(flow: Flow, call: ast.Call) -> bool:
-    """Return whether a call of other code than optax keeps its arguments, or passes one of them first to a chain."""
+    """Return whether a function outside of optax keeps its arguments, or passes an argument first to a chain."""
     name, is_chain = last_name(call.func), _chain(flow.source, ast.Call(call, [], [])) or _chain(flow.source, call)
     if is_chain or name in (*HOLDERS, *APPENDING, *SHOWS, "dict") or name[:1].isupper():
         return True
@@ -220,7 +220,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a node is a call of `as_optax` with an optimizer, which returns that optimizer's updates."""
+    """Return whether a node is a call of `as_optax` with an optimizer. Such a call returns the optimizer's updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

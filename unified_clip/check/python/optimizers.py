@@ -12,7 +12,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""The ends of names of classes that are no optimizers, although their names have the name of one, as in SOAPClient."""
+"""The ends of names that contain the name of an optimizer, but are not of an optimizer, as in SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"

@@ -128,7 +128,7 @@ def _in_steps(
     for path, clips in by_path.items():
         try:
             source = _source(path)
-        except ConfigError:  # the file is not Python, which is reported
+        except ConfigError:  # the file is not Python: another function reports that
             yield from clips
             continue
         clips = [use for use in clips if not switched_off.is_off(source, (use.line, use.column - 1), paths)]

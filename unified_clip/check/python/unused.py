@@ -44,7 +44,7 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
 
     use: The clip, with its effect. A callback has no effect of its own, and an attribute with a callback counts as
     used.
-    call: The call that makes the configuration or the callback, or the name of one that is assigned.
+    call: The call that makes the configuration or the callback, or a name with this value that code assigns again.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], usage.PASSES):
@@ -118,7 +118,7 @@ def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
     """
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
-        modules |= added  # the others may import the name from these
+        modules |= added  # other files may import the name from `added`
     return [file.path for file in others if file.uses(name, modules)]
 
 

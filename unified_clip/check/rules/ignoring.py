@@ -59,9 +59,9 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """Return a clip that a file inherits, with the place of this file if an entry names only the base file.
+    """If an entry names only the base file of an inherited clip, return the clip at the place of the inheriting file.
 
-    The entry then covers the base file, but not the file that inherits the clip from it.
+    The entry then covers the base file, but not the inheriting file.
     """
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use

@@ -54,8 +54,8 @@ def check(
     """Return (findings, notes): a finding for each path, and for each pattern of `check.require`, without a clip.
 
     A note is about a path that needs no clip, or about a pattern whose files are outside `paths`. A clip with an
-    unknown effect counts as a clip. A clip that has to be off does not. A configuration that is never used, and an
-    ignored clip, count for a path, since the report has them, but not for a pattern.
+    unknown effect counts as a clip. A clip that has to be off does not. A configuration that is never used
+    counts for a path, since the report has it, but not for a pattern. The same holds for an ignored clip.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. file_uses: The clips in these files. ignored: The clips whose finding `check.ignore`

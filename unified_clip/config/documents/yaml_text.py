@@ -26,7 +26,7 @@ COMPUTED = ("python/object", "python/name", "python/module")
 """The beginnings of tags whose value is only known at run time. ORDERED is an exception."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
-"""The tag of a table that is written as a list with one list of pairs."""
+"""The tag of a table that is written as a list. Its only element is the list of all (key, value) pairs."""
 
 
 class _Yaml(yaml.SafeLoader):

@@ -21,7 +21,7 @@ from .examples import Array, Example, Gradients
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 SAME = "Both configurations have the same effect."
 NOT_FINITE = "a step whose norm is not finite"
-"""The label of a difference: what the trainers of imported files do with such a step, instead of a clip by the rule."""
+"""The label of a setting: what the trainer of an imported file does with a step whose norm is not finite."""
 
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
@@ -79,7 +79,9 @@ class Compared:
     distance: float
     """The largest difference of an element, relative to the largest element of either result.
 
-    inf if the results differ and have an element that is not finite, or if only one configuration skips or raises."""
+    It is inf if the results differ and have an element that is not finite. It is also inf if only one configuration
+    skips or raises.
+    """
 
     sentence: str
     """Both effects in words."""

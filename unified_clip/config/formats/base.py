@@ -90,7 +90,7 @@ class Format(ABC):
     """The newest supported release of the trainer. Exports are for this release by default."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why the meaning of the keys depends on the trainer's version, for errors. '' if it does not depend."""
+    """The reason why the meaning of the keys depends on the trainer's version, for errors. '' if it does not."""
 
     extends: ClassVar[str] = ""
     """A format whose keys this trainer also has. If both formats recognise a file, the file is in this format."""
@@ -114,7 +114,7 @@ class Format(ABC):
     """Paths of clip keys that are not supported. For each, `read` raises an error or returns a note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last keys of those paths in `clip_keys` whose value chooses a rule. At all other paths are thresholds."""
+    """The last keys of those paths in `clip_keys` whose value chooses a rule. All other paths have thresholds."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
@@ -172,7 +172,7 @@ class Format(ABC):
         """Return the version of the trainer that the user passed. ConfigError: the user passed none.
 
         Call this if the meaning of the file's clip keys depends on the version.
-        unset: A key that the file does not set. With a value for it, the version would not matter. '': no such key.
+        unset: A key that the file lacks. If the file set this key, the version would not matter. '': no such key.
         """
         if version is None:
             newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
@@ -253,7 +253,7 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export, or None if the settings clip nothing or have `min` and `max` instead of it.
+        """Return the threshold to export, or None if the settings clip nothing or have `min` and `max`.
 
         rules, family, zero: Values that replace the format's attributes of the same names.
 

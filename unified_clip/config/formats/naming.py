@@ -23,5 +23,5 @@ def named_by(way: str) -> Iterator[None]:
 
 
 def name_format(name: str) -> str:
-    """Return advice to name a format, such as "pass --from hf@5.0". It begins with a verb in lower case."""
+    """Return advice to name a format, such as "pass --from hf@5.0". The advice begins with a verb in lower case."""
     return _way.get().replace("{}", name)

@@ -93,7 +93,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
     if unread:
         raise _misplaced(document, trainer, next(iter(unread)))
     keys = document.data if isinstance(document.data, dict) else {}
-    if isinstance(document.data, PartialTable):  # the file names others: `read` has an error for keys that they may set
+    if isinstance(document.data, PartialTable):  # `read` raises an error for keys that an unread file may set
         return []
     if not has_foreign and not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         target = _format_place(places[0], trainer)

@@ -361,7 +361,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
-    """Return sentences about rounding if Adam, or a similar optimizer, can move a weight this far by it, else ""."""
+    """Return sentences about rounding if it can move a weight this far with Adam, or a similar optimizer, else ""."""
     name = point.first.parameter or ""
     moved = next(abs(a - b) for each, a, b in numbers(pair, "weight") if each == name)
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:

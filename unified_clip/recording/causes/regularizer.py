@@ -16,7 +16,7 @@ EXACT, LOSS_ERROR = 1e-3, 1e-6
 """The relative errors of the part of a loss that a regularizer adds, and of a loss."""
 
 CLOSE = 1.5
-"""Norms show a weight decay if all numbers that they allow differ from it by less than this factor."""
+"""Norms show a weight decay of c if all decays that the norms allow differ from c by less than this factor."""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """By the name of a parameter: the norm of its weight, and of its gradient with the weight decay and without."""

@@ -31,7 +31,7 @@ RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "p
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if the gradients are equal, but one run's weights have already been updated, else None.
 
-    Most weights have to differ, and they have to do so from the first call on.
+    Most weights have to differ, already at the first call.
     """
     if point.first.stage != "weight":
         return None
@@ -40,7 +40,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     still = {name for name, a, b in gradients if a == 0}
     if not gradients or not all(is_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
-    # A step changes all weights. If weights differ for another reason, some may be equal. It shows at the first step.
+    # From the first step on, steps change all weights. If weights differ for another reason, some may be equal.
     names = {name for name, *_ in moved}
     earlier = [both for before in point.pairs[: point.index] for both in numbers(before, "weight") if both[0] in names]
     if 2 * len(moved) <= len(gradients) - len(still) or any(a == b and a for _, a, b in earlier):

@@ -72,7 +72,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put all hooks in place, or remove them. Do nothing if they are in place, or removed, already.
+        """Put all hooks in place, or remove them. Do nothing if this was done before.
 
         Also replace a function in the modules of other packages that have imported it by name.
         """

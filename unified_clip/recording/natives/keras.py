@@ -25,7 +25,7 @@ def install() -> None:
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], OBSERVER.around(_clip_gradients))
     HOOKS.wrap([(BaseOptimizer, "apply")], _stepped)
     is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
-    for owner in (BaseOptimizer, LossScaleOptimizer) if is_recorded else ():  # each has a function of its own
+    for owner in (BaseOptimizer, LossScaleOptimizer) if is_recorded else ():  # each class has its own `scale_loss`
         HOOKS.wrap([(owner, "scale_loss")], _marking_scaled)
 
 

@@ -92,7 +92,7 @@ def _made(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if _is_hidden() or torch._C._current_graph_task_id() != -1:  # inside another one, as of a checkpoint
+        if _is_hidden() or torch._C._current_graph_task_id() != -1:  # in another backward pass, as of a checkpoint
             return function(*args, **kwargs)
         with reported("a backward pass"):
             WATCHER.before_backward()

@@ -12,7 +12,7 @@ from ..runs import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""Settings with a relative difference of at most this count as equal, because some frameworks store them as float32."""
+"""Settings with at most this relative difference count as equal, because some frameworks store them as float32."""
 
 Place = Literal[
     "after the bias correction", "before the bias correction", "inside the root", "outside the root",

@@ -79,7 +79,7 @@ def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def is_clipped_first(iteration: Iteration) -> bool:
-    """Return whether no optimizer steps too early: at least k calls, or all calls, come before the k-th step."""
+    """Return whether no step is too early: at least k clip calls, or all calls, come before the k-th step."""
     steps, lines = iteration
     counts = (sum(line.step <= step.step for line in lines) for step in steps)
     return all(count >= min(number, len(lines)) for number, count in enumerate(counts, start=1))
@@ -216,7 +216,7 @@ def _steps_per_backward(run: RecordedRun) -> int | None:
 
 
 def _steps_per_clip(run: RecordedRun) -> int:
-    """Return the number of optimizer steps after each clip, up to the next one. Return 1 if this number changes."""
+    """Return the number of optimizer steps after each clip, up to the next clip. Return 1 if this number changes."""
     by_step = calls_by_step(run)
     return _constant([step.step in by_step for step in run.optimizer_steps])
 

@@ -1,4 +1,4 @@
-"""Join the steps of several optimizers in a training iteration, to compare them with a run that has fewer of them.
+"""Join the steps of several optimizers in a training iteration, to compare them with a run of fewer optimizers.
 
 One run may update all parameters by one optimizer, and the other run by two. Both may clip all gradients by one call,
 before the first of these steps.
@@ -18,7 +18,7 @@ from .steps import is_late
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Return both runs with one optimizer step for each training iteration, if their steps cannot be paired one by one.
 
-    This is the case if the iterations of one run have more optimizer steps. It is also the case if both runs have fewer
+    They cannot be paired if the iterations of one run have more optimizer steps. Nor can they if both runs have fewer
     clip calls than steps, or if they clip equally many elements by different numbers of calls. Otherwise, and if an
     optimizer steps before its clip, return both runs unchanged.
     """

@@ -54,7 +54,7 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Return a clause for each optimizer, about what it does with weight decay. Return None if both do the same.
+    """Return a clause for each optimizer, about its use of weight decay. Return None if both uses are the same.
 
     A clause is "" if this is unknown. Return None, too, if the weight decay of a step is 0. Otherwise, return the
     clauses only if one of the two classes is an AdamW, or if both clauses and both weight decays are known.
@@ -114,7 +114,7 @@ def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, st
 
     SGD of Keras multiplies each gradient by the learning rate of its step, and then adds it to the momentum. The other
     frameworks multiply the momentum by the learning rate, so the updates differ once this rate has changed. Return None
-    if both do the same, if a momentum is 0 or unknown, or if an optimizer is a class of the user.
+    if both follow the same rule, if a momentum is 0 or unknown, or if an optimizer is a class of the user.
     """
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))

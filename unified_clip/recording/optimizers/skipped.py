@@ -16,7 +16,7 @@ from .steps import StepDifference, have_equal_shapes, is_late, rounding_of_rates
 from .unclipped import with_calls
 
 Skips = dict[int, int]
-"""The number of training iterations without a step before a step of the optimizer, by the number of this step."""
+"""By the number of an optimizer step: the number of skipped training iterations directly before this step."""
 
 SAME = 1e-3
 """Norms of the same gradients in two runs have at most this relative difference, if the runs agree up to this step."""

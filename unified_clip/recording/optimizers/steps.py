@@ -233,7 +233,7 @@ def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, othe
     """Return whether a run clears its gradients before a step, or None if that is unknown.
 
     If only the other run has recorded backward passes, and does not clear its gradients, return True: the framework of
-    `run` returns new gradients. This is unknown if the other run may have several optimizers, such as of two networks.
+    `run` returns new gradients. Do not conclude this if the other run may have several optimizers.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
@@ -276,8 +276,9 @@ def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], s
     """Return whether the clip calls of a step clip the same gradients again and again.
 
     Their settings must be equal, and their gradients must have the same shapes, and the same names if they have names.
-    Without names, or if `other`, the calls of the other run, are several, each backward pass of the step must also have
-    as many calls as `other` has.
+    If they have no names, or `other` has several calls, each backward pass must also have as many calls as `other`.
+
+    other: The calls of the other run in this step.
     """
     count = len(other)
     pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]

@@ -43,7 +43,7 @@ class Explanation(NamedTuple):
 def lines(comparison: RecordingComparison) -> list[str]:
     """Return all sentences of the report, in the order in which the terminal shows them.
 
-    They are about each run, the differences, their causes with remedies, logged numbers, the parts of the training to
+    The topics are: each run, the differences, their causes with remedies, logged numbers, the parts of the training to
     compare, and the causes that were ruled out.
     """
     causes = ruled_out(comparison)
@@ -156,7 +156,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
 def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence] about the parameters whose gradients are rounding noise if `max_ulp` hides them, else [].
 
-    It mentions the effect with Adam, unless both runs recorded the steps of their optimizers, and none is like Adam.
+    It mentions the effect with Adam, unless both runs recorded the steps of optimizers, and no optimizer is like Adam.
     """
     names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
     if not names:
@@ -193,7 +193,7 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the first calls whose numbers of gradients differ, so that these were not compared."""
+    """Return [a sentence] about the first calls with different numbers of gradients, which were not compared."""
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:

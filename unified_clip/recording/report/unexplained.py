@@ -1,4 +1,4 @@
-"""Where to look if a difference has no known cause, and the causes that were ruled out."""
+"""Advise where to look if a difference has no known cause, and list the causes that were ruled out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "given norm": ["inexact norm"],
     "16 bits": ["inexact norm"],
 }
-"""The causes that a report does not rule out beside a named cause, because they are about the same numbers."""
+"""By a cause that a report names: causes that it does not rule out, because they are about the same numbers."""
 
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",

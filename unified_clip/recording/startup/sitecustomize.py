@@ -43,9 +43,9 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
     spec.loader.exec_module(after_import)
 
     def after(module: str) -> None:
-        if settings:  # else it has started
+        if settings:  # else the recording has started
             _start(settings)
-        if "unified_clip.recording.natives.hooks" in sys.modules:  # else it has failed
+        if "unified_clip.recording.natives.hooks" in sys.modules:  # else the start has failed
             sys.modules["unified_clip.recording.natives.hooks"].HOOKS.add_imported(module)
 
     after_import.AfterImport({module: partial(after, module) for module in MODULES}).install()

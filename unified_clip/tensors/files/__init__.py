@@ -64,7 +64,7 @@ SETTING = "set python under [frameworks.{}] of the suite"
 
 @cache
 def scratch() -> Path:
-    """Return the directory for gradients that this process converts. It exists from the first call to the end."""
+    """Return the directory for gradients that this process converts. It is removed when the process ends."""
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path

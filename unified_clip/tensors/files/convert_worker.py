@@ -91,7 +91,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
     import torch
 
     with Path(source).open("rb") as file:
-        is_zip = file.read(2) == b"PK"  # PyTorch before 1.6 wrote a pickle instead of a zip, which cannot be mapped
+        is_zip = file.read(2) == b"PK"  # instead of a zip, PyTorch before 1.6 wrote a pickle, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
         raise UnreadableError("the file is cut short: a zip without its end. Copy it again")
     try:

@@ -92,8 +92,8 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Return a dict of (key, value) pairs. Leave out keys of types other than `PLAIN`.
 
-    It replaces OrderedDict. Pickles of Python 2 pass the pairs. Pickles of Python 3 pass nothing, and add the pairs
-    later.
+    This function replaces OrderedDict. Pickles of Python 2 pass the pairs. Pickles of Python 3 pass nothing, and add
+    the pairs later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -158,7 +158,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and list entries passed to calls so far. It is limited: each call copies them."""
+        """The number of characters and list entries passed to calls so far. It is limited, because calls copy them."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

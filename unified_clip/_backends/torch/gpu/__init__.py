@@ -93,7 +93,7 @@ def _are_supported(tensors: Sequence[Any]) -> bool:
     """Return whether all tensors are dense, of PyTorch's own classes and supported dtypes, and on GPUs (or on the CPU,
     where Triton's interpreter runs the kernels).
 
-    It is one expression with few calls, since it runs for every gradient of every step.
+    This check is one expression with few calls, since it runs for every gradient of every step.
     """
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False

@@ -69,7 +69,7 @@ at once.
 """
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Options for the compiler. It rounds each product and each sum, as error bounds assume: it does not fuse them."""
+"""Options that forbid the compiler to fuse a product with a sum: error bounds assume that each is rounded."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
 """Compute capabilities of NVIDIA's GPUs with float64 at half the speed of float32. Most other GPUs compute float64 at
@@ -159,14 +159,14 @@ class Table:
                 )  # fmt: skip
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return functions that launch kernels. They multiply all tensors by `coef`, or with `per_tensor` each tensor
+        """Return functions that launch kernels, which multiply all tensors by `coef`, or with `per_tensor` each tensor
         by its number in `coef`.
         """
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Return functions that launch kernels. They clamp each tensor to its (low, high). Tensors of the same dtype
+        """Return functions that launch kernels, which clamp each tensor to its (low, high). Tensors of the same dtype
         have the same bounds.
         """
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
@@ -184,7 +184,7 @@ class Table:
 def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
     """Return the norm over several tables, on the device of the first one, without waiting for a device."""
     chunks = sum(table.chunks for table in tables)
-    groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # 0, and how many
+    groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # one group: chunks from 0 to `chunks`
     return _rounded(tables, groups, p, per_tensor=False)
 
 
@@ -341,7 +341,7 @@ def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses
         table = _tables.pop(key, None) or _made(addresses())
     if table is None:
         return None
-    _tables[key] = table  # the last one used
+    _tables[key] = table  # put the last used table at the end
     while len(_tables) > MAX_TABLES or (len(_tables) > 1 and sum(t.size for t in list(_tables.values())) > MAX_NUMBERS):
         _tables.popitem(last=False)
     return table

@@ -63,7 +63,7 @@ def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]
 
 
 def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -> bool:
-    """Return whether one of these files may set the attribute, also of a class that derives from one in `classes`."""
+    """Return whether one of these files may set the attribute, also in a class that derives from one of `classes`."""
     texts = {path: python_source(path) for path in paths}
     sources: dict[Path, Source] = {}
     before = 0
@@ -79,7 +79,7 @@ def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -
 
 
 def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
-    """Return the attribute that the body of a class or its `__init__` sets, or None if not exactly one line does."""
+    """Return the attribute of a class if exactly one line of its body or its `__init__` sets it, else None."""
     init = next((each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     inner = list(ast.walk(init)) if init is not None else []
     in_class, in_init = _values(owner.body, name), _values(inner, f"self.{name}")

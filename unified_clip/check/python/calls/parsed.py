@@ -1,4 +1,4 @@
-"""Whether an object of a script, such as `args`, has the values of the command line, and nothing else sets them."""
+"""Decide whether an object of a script, such as `args`, has the values of the command line, and no others."""
 
 from __future__ import annotations
 

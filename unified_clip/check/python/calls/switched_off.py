@@ -1,4 +1,4 @@
-"""Find clips in functions that every checked call switches off, by None for the parameter that the clip depends on."""
+"""Find clips that never run, because every checked call of their function passes None for a parameter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..steps.events import Place, passed
 
 
 def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
-    """Return whether every call of the function around a clip passes None for a parameter P, as the clip is inside
-    `if P is not None`.
+    """Return whether a clip is inside `if P is not None`, and every call of its function passes None for P.
 
-    Return False if no file calls the function, or if a file may use it without a call, as in `run(function)`.
+    P is a parameter of the function around the clip. Return False if no file calls the function, or if a file may use
+    it without a call, as in `run(function)`.
 
     place: The (line, column) of the clip, as in `ast`. paths: All Python files that are checked.
     """

@@ -26,9 +26,11 @@ Classes = Mapping[str, str]
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return the classes and functions in `names`, with '', and the classes that derive from them or from a trainer.
+    """Return `Classes` with the functions and classes in `names`, and with classes that derive from them or a trainer.
 
-    names: The functions and classes that clip in all checked files. files: These files.
+    Each name in `names` has the value ''.
+
+    names: The functions and classes that clip in the checked files. files: The checked files.
     """
     classes = dict.fromkeys(names, "")
     bases: dict[Path, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Find optimizers without a clip, in a file that builds another optimizer with one: optax, Keras and Paddle."""
+"""Find optimizers without a clip, in a file that builds another optimizer with a clip: optax, Keras and Paddle."""
 
 from __future__ import annotations
 

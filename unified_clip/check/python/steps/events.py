@@ -134,7 +134,7 @@ class Timeline:
         return frozenset(branches)
 
     def gradients(self, step: Event) -> list[ast.AST]:
-        """Return the nodes of the gradients that a method in APPLY gets, also the nodes of the values of variables."""
+        """Return the nodes of the gradients that a method in APPLY gets. Follow variables to their values."""
         nodes: list[ast.AST] = []
         parts = [*step.call.args[:1], *(each.value for each in step.call.keywords if each.arg == "grads_and_vars")]
         for function, call in (*step.calls, (None, step.call)):

@@ -19,7 +19,7 @@ _Slots = tuple[object, ...]
 """The path of an expression's value in a container: indices and keys, the outermost first. ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""(the code of a variable, or the name of a function; the path of the followed value in its value)."""
+"""(code of a variable or name of a function, path of the followed value in its value or result)."""
 
 MAX_SLOTS = 3
 """Items of containers inside containers are followed up to this depth."""
@@ -107,7 +107,7 @@ class Flow:
         return items
 
     def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement runs whenever later code runs, since its block contains that code."""
+        """Return whether a statement runs whenever later code runs, since the statement's block contains that code."""
         parent = self.source.parents[node]
         blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and node in block]
         return any(outer in block for block in blocks for outer in (read, *self.source.around(read)))
@@ -140,8 +140,8 @@ class Flow:
         A place is the expression itself. If functions of the file return its value, the places are the calls of these
         functions instead. Follow variables, and items of a tuple, list or dict by their index or key.
 
-        ends: Returns whether to stop at code around the expression, whose value does not contain the expression's
-            value.
+        ends: Returns whether to stop at code around the expression, because the value of this code does not contain
+            the value of the expression.
         """
         reads, returned = {node: node}, dict[ast.expr, ast.expr]()
         users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}

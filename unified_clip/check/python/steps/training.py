@@ -1,4 +1,4 @@
-"""Find the code of a Python file that trains: it builds an optimizer, or makes steps of one."""
+"""Find the code of a Python file that trains: it builds an optimizer, or makes an optimizer's steps."""
 
 from __future__ import annotations
 

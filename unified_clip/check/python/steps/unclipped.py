@@ -86,7 +86,7 @@ class _Steps:
     def _clip_of_argument(self, step: Event) -> int | None:
         """Return the line of the clip whose result is an argument of a step.
 
-        Return 0 if there is no such clip. Return None if it is unknown whether there is one.
+        Return 0 if there is no such clip, and None if that is unknown.
         """
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:

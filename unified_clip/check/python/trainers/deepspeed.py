@@ -56,7 +56,7 @@ def problem(source: Source, path: Path, line: int, column: int, config: ClipConf
 
 
 def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the expressions that may be the value of an expression, such as both values of a conditional one."""
+    """Yield the expressions that may be the value of an expression, such as both branches of `a if x else b`."""
     value = source.followed(node)
     if isinstance(value, ast.IfExp):
         yield from _choices(source, value.body)

@@ -23,7 +23,7 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """If a document names base files under a key that the trainer ignores, return it with all missing keys unknown.
+    """If the trainer ignores a key that names base files, return the document with all its missing keys unknown.
 
     Another program merges such base files for the trainer, so they may set any missing key. Return other documents
     unchanged.

@@ -14,9 +14,9 @@ import triton.language as tl
 from .numbers import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The number of int64 numbers in the state of a norm: whether it is in doubt, the bits of the largest magnitude, LAST
-minus the exponent of the smallest magnitude, and 177 windows. The windows reach beyond the sum of 2**36 squares of the
-largest float64 number.
+"""The number of int64 numbers in the state of a norm. They are: whether the norm is in doubt, the bits of the largest
+magnitude, LAST minus the exponent of the smallest magnitude, and 177 windows. The windows reach beyond the sum of
+2**36 squares of the largest float64 number.
 """
 
 LAST: Any = tl.constexpr(4096)
@@ -54,8 +54,8 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 
 @triton.jit
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return what |number|**p contributes to a window. It may exceed 24 bits: a square is added up from three products,
-    and the carry is left in the result.
+    """Return what |number|**p contributes to a window. The result may have more than 24 bits: a square is added up from
+    three products, and carries are not propagated.
     """
     if order == 1:
         return _bits_in(window, significands, exponents)
@@ -75,7 +75,7 @@ def add_exactly(
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:
-        end = tl.where(tl.load(states) != 0, end, begin)  # mostly no chunk is looked at
+        end = tl.where(tl.load(states) != 0, end, begin)  # if the norm is not in doubt, read no chunk
     for chunk in range(begin, end, tl.num_programs(0)):
         state = states + (tl.load(table + 3 * tensors + 2 * chunk) if per_tensor else chunk * 0) * STATE
         if tl.load(state) != 0:
@@ -165,7 +165,7 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Store in the third number of a wide state whether this rank has NaN (2**32), or else inf (1)."""
+    """Set the third number of a wide state: to 2**32 if this rank has NaN, else to 1 if it has inf, else to 0."""
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
     one = tl.full([], 1, tl.int64)

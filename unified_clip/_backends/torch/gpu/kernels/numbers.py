@@ -89,7 +89,7 @@ def squared(numbers: tl.tensor) -> tl.tensor:
 def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
     """Add two sums. Each is a pair (high, low) that stands for high + low. Return the pair of the total."""
     total = high + other_high
-    added = total - high  # as in `two_sum`: the interpreter takes long for calls
+    added = total - high  # as in `two_sum`, without a call, which is slow in the interpreter
     error = (high - (total - added)) + (other_high - added)
     return total, low + (error + other_low)
 

@@ -21,7 +21,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""This plus the exponent field of a float64 is the index of the number's last bit among the bits of the words."""
+"""The sum of this constant and the exponent field of a float64 is the index of its last bit among the words' bits."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -31,7 +31,7 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""A rank adds this number to one limb, that is 2**1010 to the words, if its sum is NaN or greater than LARGEST."""
+"""If its sum is NaN or above LARGEST, a rank adds this number to one limb, which adds 2**1010 to the words."""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))

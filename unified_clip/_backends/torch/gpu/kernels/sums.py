@@ -30,7 +30,7 @@ nor lost bits to subnormal numbers.
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
-"""As LEAST and LARGEST, for float32 squares: each of at most 2**36 squares loses at most 2**-148."""
+"""Like LEAST and LARGEST, but for float32 squares: each of at most 2**36 squares loses at most 2**-148."""
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constex
             low += error
     elif order == 2:
         numbers = values.to(tl.float32).to(tl.float64)
-        high = tl.fma(numbers, numbers, high)  # a square is exact, so the sum is rounded once anyway
+        high = tl.fma(numbers, numbers, high)  # a square is exact in float64: `fma` changes no bit
     else:
         high += tl.abs(values.to(tl.float32).to(tl.float64))
     return high, low

@@ -154,7 +154,7 @@ class Paddle(PythonFormat):
 
         Bounds of -c and c give a threshold of c. An upper bound of c without a lower bound also gives a threshold of c.
 
-        ConfigError: a bound is not a number, or the lower bound is above the higher one.
+        ConfigError: a bound is not a number, or the lower bound is above the upper bound.
         """
         high, low = arguments.data[high_key], arguments.data.get(low_key)
         if low is None:

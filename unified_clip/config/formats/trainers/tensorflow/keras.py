@@ -112,8 +112,8 @@ class Keras(Format):
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
         """Return the generation of Keras that wrote the file.
 
-        The first of these decides: the key is_legacy_optimizer of the optimizer, then `version`, then other keys that
-        only Keras 3 writes.
+        Infer the generation from the optimizer's key `is_legacy_optimizer`. Without this key, use `version`. If
+        `version` is None, look for other keys that only Keras 3 writes.
 
         place: The path of the optimizer's configuration.
 

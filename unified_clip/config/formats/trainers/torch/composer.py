@@ -95,7 +95,7 @@ class Composer(Format):
         if isinstance(algorithms, list):
             tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]
         else:
-            document.get(*root, "algorithms", ALGORITHM)  # raises unless they are tables
+            document.get(*root, "algorithms", ALGORITHM)  # raises unless both values are tables
             tables = [[*root, "algorithms"]]
         places: list[list[Key]] = [[*table, ALGORITHM] for table in tables if document.has(*table, ALGORITHM)]
         if len(places) > 1:

@@ -113,7 +113,7 @@ def _trainer(document: Document) -> list[str]:
         return []
     for table, _ in ROOTS[1:]:
         if document.shows(table):
-            document.get(table, "trainer", VALUE)  # raises unless they are tables
+            document.get(table, "trainer", VALUE)  # raises unless the values on the path are tables
     shown = [root for root in ROOTS if document.shows(*root)] or [ROOTS[0]]
     if len(shown) > 1:
         raise document.wrong(
