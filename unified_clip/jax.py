@@ -46,18 +46,18 @@ def clip_grad_norm_(
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`, it
-            raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
+            True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
-            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
-            (processes have different arrays). Or a function that gets an array and returns whether this process counts
-            the array. Or a dict from patterns of names to any of these values.
+        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
+            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
+            have different arrays). Or a function that gets an array and returns whether this process counts the array.
+            Or a dict from patterns of names to any of these values.
         check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
             fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
             including their shards on other processes.
@@ -131,18 +131,18 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: any pytree of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`, it
-            raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
+            True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
-            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
-            (processes have different arrays). Or a function that gets an array and returns whether this process counts
-            the array. Or a dict from patterns of names to any of these values.
+        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
+            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
+            have different arrays). Or a function that gets an array and returns whether this process counts the array.
+            Or a dict from patterns of names to any of these values.
         check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
             fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
             including their shards on other processes.
@@ -221,17 +221,17 @@ def clip_by_global_norm(
         t_list: The gradients: any pytree of arrays and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        use_norm: A norm to use in place of n, which you have measured before: a number or an array of one element.
+        use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
-            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
-            (processes have different arrays). Or a function that gets an array and returns whether this process counts
-            the array. Or a dict from patterns of names to any of these values.
+        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
+            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
+            have different arrays). Or a function that gets an array and returns whether this process counts the array.
+            Or a dict from patterns of names to any of these values.
         check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
             fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
             including their shards on other processes.
@@ -283,7 +283,7 @@ def clip_by_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
@@ -349,13 +349,13 @@ def global_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
-            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
-            (processes have different arrays). Or a function that gets an array and returns whether this process counts
-            the array. Or a dict from patterns of names to any of these values.
+        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
+            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
+            have different arrays). Or a function that gets an array and returns whether this process counts the array.
+            Or a dict from patterns of names to any of these values.
         check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
             fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
             including their shards on other processes.
@@ -427,7 +427,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
             complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
+        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
+            single parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -450,8 +451,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
 
     Raises:
         TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown. need_clip
@@ -480,11 +482,12 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
@@ -519,17 +522,18 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
-            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
-            (processes have different arrays). Or a function that gets an array and returns whether this process counts
-            the array. Or a dict from patterns of names to any of these values.
+        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
+            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
+            have different arrays). Or a function that gets an array and returns whether this process counts the array.
+            Or a dict from patterns of names to any of these values.
         check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
             fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
             including their shards on other processes.

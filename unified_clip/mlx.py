@@ -47,7 +47,7 @@ def clip_grad_norm_(
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `mx.compile`,
-            it raises TypeError.
+            True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
@@ -121,7 +121,7 @@ def get_total_norm(
         tensors: The gradients, not the parameters: one array, or any container of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `mx.compile`,
-            it raises TypeError.
+            True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
@@ -199,7 +199,7 @@ def clip_by_global_norm(
         t_list: The gradients: one array, or any container of arrays and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        use_norm: A norm to use in place of n, which you have measured before: a number or an array of one element.
+        use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
@@ -377,7 +377,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
             complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
+        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
+            single parameters.
 
     Example:
         >>> import mlx.core as mx
@@ -400,8 +401,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
 
     Raises:
         TypeError: A bound is not a number, or is an array inside `mx.compile`, where its value is unknown. need_clip is
@@ -430,8 +432,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Not supported on MLX. Keep the default.
 
     Raises:
@@ -465,8 +468,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.

@@ -197,7 +197,7 @@ def clip_by_global_norm(
         t_list: The gradients: one array, or any container of arrays and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        use_norm: A norm to use in place of n, which you have measured before: a number or an array of one element.
+        use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
@@ -375,7 +375,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
             complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
+        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
+            single parameters.
 
     Example:
         >>> import numpy as np
@@ -398,8 +399,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
 
     Raises:
         TypeError: A bound is not a number. need_clip is not a function.
@@ -427,8 +429,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Not supported on NumPy. Keep the default.
 
     Raises:
@@ -461,8 +464,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.

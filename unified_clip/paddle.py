@@ -43,8 +43,8 @@ def clip_grad_norm_(
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
-            for the norm. In static programs, it raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU, True waits
+            for the norm. In static programs, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
@@ -126,8 +126,8 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
-            for the norm. In static programs, it raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU, True waits
+            for the norm. In static programs, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
@@ -213,7 +213,7 @@ def clip_by_global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        use_norm: A norm to use in place of n, which you have measured before: a number or a tensor of one element.
+        use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
@@ -369,9 +369,9 @@ def set_gradient_clip(
 ) -> None:
     """Set the clip that `append_gradient_clip_ops` applies.
 
-    In static mode, the clip belongs to one program. There, `minimize` and `apply_gradients` of optimizers without
-    `grad_clip=` also apply the clip. For this, the first call in static mode wraps `append_regularization_ops` of
-    Paddle's `Optimizer`, until the process ends. Source: `paddle.fluid.clip.set_gradient_clip`.
+    In static mode, the clip belongs to one program. In this program, `minimize` and `apply_gradients` of optimizers
+    without `grad_clip=` also apply the clip. For this, the first call in static mode wraps `append_regularization_ops`
+    of Paddle's `Optimizer`, until the process ends. Source: `paddle.fluid.clip.set_gradient_clip`.
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
@@ -413,8 +413,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
             complex and has a GradientClipByValue as its clip. The call is in a graph of `to_static`.
-        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters. Or
-            a parameter with a clip belongs to another static program.
+        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
+            single parameters. Or a parameter with a clip belongs to another static program.
 
     Example:
         >>> import paddle
@@ -438,8 +438,9 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -471,8 +472,9 @@ class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerCli
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
             and from placements.
@@ -511,8 +513,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
             and from placements.

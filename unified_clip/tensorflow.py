@@ -44,7 +44,7 @@ def clip_grad_norm_(
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
-            `tf.function`, it raises TypeError.
+            `tf.function`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -121,7 +121,7 @@ def get_total_norm(
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
-            `tf.function`, it raises TypeError.
+            `tf.function`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -201,7 +201,7 @@ def clip_by_global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        use_norm: A norm to use in place of n, which you have measured before: a number or a tensor of one element.
+        use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
         name: The name scope of the operations in a graph.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -380,7 +380,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
             complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
+        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
+            single parameters.
 
     Example:
         >>> import tensorflow as tf
@@ -403,8 +404,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -433,8 +435,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:
@@ -468,8 +471,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
         check_numel: Not supported on TensorFlow. Keep the default.

@@ -42,8 +42,8 @@ def clip_grad_norm_(
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
-            for the norm. `torch.compile` breaks its graph here.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU, True waits
+            for the norm. Under `torch.compile`, True breaks the graph.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
@@ -125,8 +125,8 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
-            for the norm. `torch.compile` breaks its graph here.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU, True waits
+            for the norm. Under `torch.compile`, True breaks the graph.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
@@ -212,7 +212,7 @@ def clip_by_global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        use_norm: A norm to use in place of n, which you have measured before: a number or a tensor of one element.
+        use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
@@ -408,7 +408,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
             complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
+        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
+            single parameters.
 
     Example:
         >>> import torch
@@ -431,8 +432,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -462,8 +464,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
@@ -500,8 +503,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
-            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
+        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
+            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
+            same effect.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.

@@ -125,7 +125,7 @@ class GradientClip(FrameworkBinding):
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Return (the gradients of (parameter, gradient) tuples, the writer of new tuples), collected in one pass.
+        """Collect the gradients of (parameter, gradient) tuples in one pass. Return (the gradients, their writer).
 
         Return None if the tuples have to be checked one by one.
         """
@@ -147,7 +147,7 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients, and return the total norm, if the clip has one. The caller writes the results."""
+        """Clip the gradients. Return the total norm, or None if the clip has none. The caller writes the results."""
 
     def _group(self) -> object:
         """Return the key of this clip's group. `append_gradient_clip_ops` clips the parameters of a group together."""
@@ -265,7 +265,7 @@ def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], Gra
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:
         clip = clip_of(parameter)
-        if clip is not None:  # also without a gradient here: other ranks may have one
+        if clip is not None:  # also if this rank has no gradient: other ranks may have gradients
             members = groups.setdefault(clip._group(), (clip, []))[1]
             members += [leaf for leaf in own if clip._takes(parameter)]
     results = {leaf.position: leaf.tensor for leaf in leaves}
@@ -279,7 +279,7 @@ def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], Gra
             measures=clip._measures,
             function=type(clip).__name__,
         )
-        if gradients.values or gradients.shards:  # which others may have the values of
+        if gradients.values or gradients.shards:  # without values, other ranks may have shards
             clip._clip(gradients)
         results.update(zip((leaf.position for leaf in members), writer.result(), strict=True))
     pairs = [(leaf.parameter, results[leaf.position]) for leaf in leaves]

@@ -22,7 +22,7 @@ If the search for the backend reads an iterator, the returned argument has a new
 
 @dataclass(frozen=True)
 class Resolver:
-    """Functions of any framework pass this in place of a backend: `resolve` finds the backend of an argument."""
+    """Takes the place of a backend in functions for any framework: `resolve` finds the backend of an argument."""
 
     resolve: Resolve
 

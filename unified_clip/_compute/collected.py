@@ -55,8 +55,8 @@ class TensorListPath(HostPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return a context manager in which this thread keeps subnormal numbers. It does nothing if the thread does so
-        already.
+        """Return a context manager in which this thread keeps subnormal numbers. If the thread already keeps them, the
+        context manager does nothing.
         """
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 

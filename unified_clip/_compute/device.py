@@ -27,7 +27,7 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the bits of float32 numbers that round to 16 bits like the float64 numbers `wide`, rounded once.
+    """Return the bits of float32 numbers. Rounded to 16 bits, they equal the float64 numbers `wide` rounded once.
 
     Frameworks cast float64 to 16 bits through float32, which rounds twice. The returned numbers are `wide` rounded to
     float32, with the last bit set if that rounding was inexact (rounding to odd).
@@ -150,7 +150,7 @@ class DevicePath:
         backend, tensors = self._backend, self._tensors
         if p == math.inf:
             return backend.rounded(backend.max_abs(tensors), self.norm_dtype)
-        # Squares and magnitudes of 32-bit gradients fit float64. Others are divided by the largest magnitude first.
+        # Squares and magnitudes of 32-bit gradients fit float64. Other gradients are divided by their largest |g|.
         divisor = self._divisor(backend.max_abs(tensors)) if p not in (1, 2) or self.norm_dtype == "float64" else None
         return self._root(backend.power_sum(tensors, p, divisor), p, divisor)
 

@@ -41,7 +41,7 @@ class ArrayList:
     It supports all dtypes and byte orders.
     """
 
-    is_short = True  # it uses one thread
+    is_short = True  # NumPy uses one thread
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts

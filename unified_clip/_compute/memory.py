@@ -79,12 +79,12 @@ def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
     least = min(lows.values())
     places = {index: (lows[index] - least) % step if step else 0 for index in views}
     ranges = {index: (place, place + layouts[index][0]) for index, place in places.items()}
-    fits = all(high <= step for _, high in ranges.values())  # else a part reaches into the next row
+    fits = all(high <= step for _, high in ranges.values())  # otherwise, a part reaches into the next row
     yield from _connected(ranges) if fits else [list(views)]
 
 
 def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield the groups of at least two ranges that are connected by overlaps, in the order of their begin."""
+    """Yield the groups of at least two ranges that are connected by overlaps, in the order of their starts."""
     group: list[int] = []
     end = 0
     for index in sorted(ranges, key=ranges.__getitem__):

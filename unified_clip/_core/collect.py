@@ -259,7 +259,7 @@ def prepare_rejection_for(
     """Prepare to send an error to the ranks that share the gradients in `container`. The error is about another
     argument, such as a threshold.
     """
-    with suppress(TypeError):  # of an entry that is not a tensor
+    with suppress(TypeError):  # the error is about an entry that is not a tensor
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
 
 

@@ -103,7 +103,7 @@ class DistributedSpec:
         return warnings
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
-        """Return itself: a copy has the same process group and parameters."""
+        """Return this declaration itself: a copy has the same process group and parameters."""
         return self
 
     @property
@@ -145,7 +145,8 @@ def _covers(pattern: str, narrower: str) -> bool:
         return True
     if any(mark in pattern + narrower for mark in "?["):
         return False
-    # As a name, `narrower` has a character in place of each "*" that no pattern has. So only a "*" can match it.
+    # A character that is in no pattern replaces each "*" of `narrower`, which makes it a name. Only a "*" of `pattern`
+    # can match this character.
     return fnmatchcase(narrower.replace("*", "\0"), pattern)
 
 
@@ -190,8 +191,8 @@ class Shards(Protocol):
     """The gradients of one call, of which this rank has shards. `_distributed.norm` implements this interface."""
 
     values: list[Tensor]
-    """The local tensor of each gradient, in the gradient's own memory. For a sparse gradient, later the sums of its
-    repeated rows.
+    """The local tensor of each gradient, in the gradient's own memory. For a sparse gradient, a tensor with the sums of
+    repeated rows replaces the local tensor later.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]

@@ -31,7 +31,7 @@ def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R
             send_rejection(error)
         raise
     finally:
-        if AWAITED.send_rejection is not None:  # of a call that needed no other rank
+        if AWAITED.send_rejection is not None:  # the call needed no other rank
             AWAITED.send_rejection = None
 
 

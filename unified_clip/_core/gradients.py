@@ -45,7 +45,7 @@ class GradientList:
         TypeError, ValueError: a gradient cannot be clipped.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
-        self._spec = spec = spec or INFERRED  # torch.compile does not support it as a default
+        self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
         all_leaves = list(leaves)
         self.leaves = [leaf for leaf in all_leaves if leaf.tensor is not None]
         self.backend = backend
@@ -92,7 +92,7 @@ class GradientList:
     """The index of each gradient among the entries of the call, for gradients that were collected in one pass. None:
     the indices are not needed, or each entry has a gradient."""
     entries = 0
-    """The number of entries of the call. 0: it is not needed, or each entry has a gradient."""
+    """The number of entries of the call. 0: the number is not needed, or each entry has a gradient."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -169,7 +169,7 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm for each gradient of a group, or None if each needs a separate path."""
+        """Return a path with one norm for each gradient of a group, or None if each gradient needs a separate path."""
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -188,7 +188,7 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`. The axes in the result count within the gradient's entry in
+        """Return the slices of a gradient along `axes`. In the result, axes are numbered as in the gradient's entry in
         `values`. Rows that are not stored count as 0. ValueError: the gradient is distributed.
         """
         if self.shards is not None:

@@ -22,7 +22,7 @@ class Clip(NamedTuple):
 
     rule: Rule
     gradients: Any
-    """A `GradientList`, whose module imports this one."""
+    """A `GradientList`. The annotation is Any, because the module of `GradientList` imports this module."""
 
     group: range
     path: Path

@@ -227,9 +227,9 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
     threshold, state = _threshold(path.xp, n, rule.threshold)
     total = path.as_norm(n) if rule.kind == "global_norm" else None
     if isinstance(threshold, float) and threshold == math.inf:
-        coef = None  # even for NaN
+        coef = None  # even if the norm is NaN
     elif rule.given_norm is not None and not _tensors(threshold, rule.given_norm) and threshold == 0 == rule.given_norm:
-        coef = path.xp.asarray(0.0)  # despite a passed norm of 0, the gradients may differ from 0
+        coef = path.xp.asarray(0.0)  # the gradients may differ from 0, although the passed norm is 0
     else:
         # A tensor may have one element in any shape and dtype.
         known = threshold if isinstance(threshold, int | float) else path.xp.asarray(threshold)
@@ -285,7 +285,7 @@ def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequ
         if gradients.shards is not None:
             gradients.shards.check_by_value()
             validation.bounds_of_shards(gradients.backend, _tensors(low, high))
-        if threshold is rule.threshold:  # bounds of a StepThreshold include 0
+        if threshold is rule.threshold:  # the bounds of a StepThreshold always include 0
             for index in filter(gradients.is_sparse, group):
                 validation.sparse_bounds(low, high, gradients.leaves[index])
         if _tensors(low, high) and len(group):
@@ -324,7 +324,7 @@ def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
     is_measured = rule.given_norm is None
     coef = norm.coef
     if isinstance(coef, float) and getattr(norm.n, "ndim", 0) > 0:
-        coef = norm.path.xp.where(norm.n >= norm.n, coef, coef)  # an array, as if one of the norms were clipped
+        coef = norm.path.xp.where(norm.n >= norm.n, coef, coef)  # an array with one coefficient for each norm
     fields = (norm.threshold, norm.n, coef, rule.p, rule.convention.eps, is_measured)
     observer.emit(kind, gradients, norm.group, norm.path, *fields)
 

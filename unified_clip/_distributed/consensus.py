@@ -81,7 +81,7 @@ class Call:
             (name, differences.format_value(value)) for name, value in self.arguments.items() if value is not None
         )
         layout = None if self.layout is None else [label for _, label in self.layout]
-        copies = [leaf.name or leaf.position for leaf, _ in self.copies]  # ranks may list other parameters between
+        copies = [leaf.name or leaf.position for leaf, _ in self.copies]  # a position may differ between ranks
         return [digest(arguments), None if layout is None else digest(layout), digest((copies, self.checksum))]
 
     def text(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Consensus:
             return None
         listed: Any = self._call.digests()[1] if before is None else before.parameters
         if before is None and arguments.get(PARAMETERS) is None:
-            listed = "lists that may differ"  # so all of them have one agreement
+            listed = "lists that may differ"  # so all such lists share one agreement
         if not listed:  # this rank lacks a shape
             return None
         # A rank that lacks a term has another digest, so it does not leave its norm on the device.
@@ -143,7 +143,7 @@ class Consensus:
         if dtype is None:
             return None
         first, layout, copies = self._begin()
-        if layouts:  # ranks may have agreed about several lists of terms: all have to use the same
+        if layouts:  # with several agreed lists of terms, all ranks have to use the same list
             copies = digest((copies, layouts))
         compared = [word for value in (first, layout, copies) for word in integers.summands(value)]
         numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
@@ -174,7 +174,7 @@ class Consensus:
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send an error of this rank in the collective for which the other ranks wait. They then raise this error."""
+        """Send an error of this rank in the collective for which the other ranks wait. All of them raise the error."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
@@ -194,7 +194,7 @@ class Consensus:
         words = [integers.bits(math.nan if math.isnan(top) else top) for top in (wide, narrow)]
         words.insert(1, int(own.norm_dtype == "float64"))
         words.append(int(bool(self._call.terms)))
-        words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p adds up, and sends as many
+        words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p sends as many words, for a sum
         words[on_device.FLAGS] = int(not self._can_stay)
         sent = [*words, MAXIMUM, 0, *(word for value in digests for word in integers.bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)

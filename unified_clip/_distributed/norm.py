@@ -172,7 +172,7 @@ class LocalShards(ABC):
         try:
             counted = self.counted(indices)
         except Exception as error:
-            if self._measured:  # the ranks wait for this norm, after an earlier norm of the call
+            if self._measured:  # after an earlier norm of the call, the other ranks wait for this one
                 self.send_rejection("total", error)
             raise
         self._has_counted = True
@@ -292,7 +292,7 @@ def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
     tensor = parameter if hasattr(parameter, "shape") else gradient
     if tensor is None:
         return None
-    placements = getattr(tensor, "placements", None)  # of a tensor without a mesh, None
+    placements = getattr(tensor, "placements", None)  # None for a tensor without a mesh
     texts, key = {} if texts is None else texts, (tuple(tensor.shape), id(placements))
     text = texts.get(key)
     if text is None:
@@ -378,7 +378,7 @@ def _power_norm(
         is_known = consensus.has_all_terms  # all ranks have the same sums
         own, terms = with_terms()
         if is_known:
-            total, dtype = total + terms.power_sum(p, False), max(dtype, terms.norm_dtype)  # float64 is the last
+            total, dtype = total + terms.power_sum(p, False), max(dtype, terms.norm_dtype)  # "float64" > "float32"
         else:
             total, dtype = consensus.power_sum(own.power_sum(p, False), own.norm_dtype)
     n = total.root(p, dtype)

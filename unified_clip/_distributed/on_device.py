@@ -150,7 +150,7 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
 
     size: The number of ranks. message: Returns the warning of a rank that waits long.
     """
-    if group not in _UNREAD:  # such as Paddle's None for its default group
+    if group not in _UNREAD:  # for example None, the key of Paddle's default group
         return
     number, added = _UNREAD.pop(group)
     with waiting.logged(waiting.PATIENCE, logging.WARNING, message):

@@ -165,7 +165,7 @@ class DistributedGradients(LocalShards):
         members: dict[Copies | None, list[int]] = {}
         one_by_key = {keys[at]: at for at in known}
         by_key = {key: members.setdefault(self._shared_copies(at, group), []) for key, at in one_by_key.items()}
-        for at in known if any(members) else ():  # None alone, if there are no copies
+        for at in known if any(members) else ():  # without copies, the only key is None
             by_key[keys[at]].append(at)
         sets = [SharedSet(*copies, own, self._identities(own)) for copies, own in members.items() if copies]
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
@@ -347,7 +347,7 @@ class DistributedGradients(LocalShards):
         ranks = self.ranks(gradient)
         is_first = self._check_within(self._leaves[index], gradient, group)
         if len(ranks) < group.size:
-            return self._is_owner(index, group, ranks) and is_first  # it may raise, so it comes first
+            return self._is_owner(index, group, ranks) and is_first  # first `_is_owner`, which may raise
         self._counts_by_placement |= is_first
         if layout is not None:
             self._counted_layouts[layout] = is_first
@@ -382,7 +382,7 @@ class DistributedGradients(LocalShards):
         if plain and self._is_plain_shard(leaf.parameter, leaf.tensor):
             raise ownership_unknown(group.size, leaf.place, "a plain tensor, and smaller than its parameter")
         if plain and self._has_full_mesh:
-            self._assumed_copies.append(index)  # the ranks compare them
+            self._assumed_copies.append(index)  # the ranks compare these copies
             return group.rank == 0
         if plain and (inferred := self.inferred_owner(leaf, group)) is not None:
             return inferred

@@ -122,6 +122,6 @@ class KeptByIdentity(Generic[V]):
         if entry is not None and entry[0]() is owner:
             return entry[1]
         value = compute(owner)
-        with suppress(TypeError):  # an int, PyTorch's group on ranks outside of it
+        with suppress(TypeError):  # no weak reference to an int, which is PyTorch's group on ranks outside the group
             entries[key] = weakref.ref(owner, lambda _: entries.pop(key, None)), value
         return value

@@ -239,7 +239,7 @@ def _describe_set(
     most, differing = (text["contents"] for text in texts)
     compared = [{key: entry[1] for key, entry in entries.items()} for entries in (differing, most)]
     keys = [key for key in {**most, **differing} if compared[0].get(key) != compared[1].get(key)]
-    places = [{**most, **differing}[key][0] for key in keys or differing]  # none differs: it is their order
+    places = [{**most, **differing}[key][0] for key in keys or differing]  # no key differs: the order does
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
     where, elsewhere = (
         _ranks(positions, text, exchange) for positions, text in ((copies[1], texts[1]), (copies[0], texts[0]))

@@ -17,7 +17,7 @@ Data = dict[str, Any]
 
 
 class Rule(Protocol):
-    """A rule that computes a threshold for the total norm from earlier norms. Write your own with these two methods.
+    """A rule that computes a threshold for the total norm from earlier norms. Your own rule needs these two methods.
 
     Both methods are pure: they change nothing, and depend on their arguments only. Compute with `+`, `-`, `*`, `/`,
     comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`. Do not use `if`: in a compiled

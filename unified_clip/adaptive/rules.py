@@ -1,7 +1,7 @@
 """The rules that compute a threshold from the norms of earlier steps. Each is one pure function.
 
 A rule's function gets its state, the norm, and the number of norms that the state has seen, and returns
-(threshold, state). A threshold of inf changes nothing. `state.py` calls it only for finite norms.
+(threshold, state). A threshold of inf changes nothing. `state.py` calls the function only for finite norms.
 
 Compare a difference with 0, not a number with a setting: `torch.compile` cannot compare a `Number` with a setting that
 differs between two rules in one graph.

@@ -55,7 +55,7 @@ class TensorThresholds(OwnThresholds):
         path = _path_together(gradients, group, current, inputs)
         if path is not None:
             with path.scope():
-                # one `Norm` without thresholds, which only recordings need, and without a total norm
+                # The `Norm` has no thresholds, which only recordings need, and no total norm.
                 norms, total = path.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
                 slots = gradients.places
                 coefs, new = _coefficients(adagc, current, clip_rule, limit, HOST, total, norms, slots)
@@ -142,7 +142,7 @@ def _coefficients(
     if is_warm is not False:
         # each norm is finite if the total norm is
         thresholds = limits if is_finite is True else xp.where(vector <= largest_norm, _scalar(limits), xp.asarray(0.0))
-        is_off = isinstance(thresholds, float)  # and inf
+        is_off = isinstance(thresholds, float)  # a float is inf here
         own = 1.0 if is_off else rule.coefficient(xp, vector, thresholds, convention)
         coefs = own if coefs is None else xp.where(is_warm, own, coefs)
     if not isinstance(limit, float) or limit < math.inf:

@@ -24,7 +24,8 @@ def clip_(
 ) -> Tensor | None:
     """Clip in place before the optimizer's step. If a `GradScaler` has scaled the gradients, first unscale them.
 
-    Call this function on all ranks, after every `accelerator.backward`. It does nothing while gradients accumulate.
+    Call this function on all ranks, after every `accelerator.backward`. While gradients accumulate, the function does
+    nothing.
 
     If the scaler skips the step of an optimizer, the optimizer's gradients are not clipped, and not part of the norm.
     The gradients of a fused optimizer on a GPU are clipped even then, because reading the scaler's decision would wait

@@ -139,7 +139,7 @@ class Attached(AbstractContextManager[Any, None]):
         if type(optimizer).apply is not keras.optimizers.Optimizer.apply:
             self._originals["apply"], optimizer.apply = optimizer.apply, self._apply_subclass
         if ALL_REDUCE in self._originals:
-            vars(optimizer)[ALL_REDUCE] = list  # do nothing when Keras calls it: `_clip` has called the original
+            vars(optimizer)[ALL_REDUCE] = list  # Keras calls this method after `_clip`, which has called the original
 
     def __repr__(self) -> str:
         return f"<ClipConfig {self._settings.rule}, {'attached' if self.is_attached else 'detached'}, step {self.step}>"

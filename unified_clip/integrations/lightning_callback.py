@@ -88,7 +88,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._clipper = self._config.clipper(self._names, **vars(self._spec))
         self._by_index: dict[int, Clipper] = {}
-        self._loaded: dict[int, Any] = {}  # the states of optimizers that have made no step since
+        self._loaded: dict[int, Any] = {}  # the loaded states of optimizers that have made no step yet
         self._is_restored = False  # whether this training continues from a checkpoint
 
     @property
@@ -155,7 +155,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             return
         if self._by_index:  # the callback is from another training
             self._begin()
-        self._is_restored = False  # Lightning restores after this
+        self._is_restored = False  # Lightning restores a checkpoint after `setup`
         if (trainer.gradient_clip_val or 0) > 0:
             limit = f"gradient_clip_val={trainer.gradient_clip_val:g}"
             raise ValueError(

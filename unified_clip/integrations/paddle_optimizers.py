@@ -150,7 +150,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
             self._clipper.step = step
 
 
-# Paddle cannot translate its source for a static program
+# Paddle cannot translate its source code for a static program
 paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 

@@ -17,7 +17,7 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients, unless the scaler has already done so. Return its `found_inf` flag for each device."""
+    """Unscale the gradients, unless they are unscaled already. Return the scaler's `found_inf` flag for each device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
@@ -48,7 +48,7 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place before the `with` block. Otherwise, a fused optimizer would do so in its step.
+    """Unscale gradients in place before the `with` block. Otherwise, a fused optimizer would unscale them in its step.
 
     If the block raises an error, restore the gradients, up to rounding, and remove the attributes that
     `GradScaler.step` has set on the optimizer.

@@ -114,7 +114,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     @clip_state.setter
     def clip_state(self, state: dict[str, Any]) -> None:
-        original = sys._getframe(1).f_locals.get("callback")  # the trainer's loop over the callbacks to replace
+        original = sys._getframe(1).f_locals.get("callback")  # of the trainer's loop, which replaces callbacks
         if type(original) is not type(self) or original is self:
             self.load_state_dict(state)
             return
