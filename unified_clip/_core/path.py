@@ -247,7 +247,11 @@ class DevicePrimitives(Protocol):
         """Return g * coef, with coef in float32 for gradients of up to 32 bits, or g unchanged if coef is 1."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare writes of g * coef. Raise errors here, not in a write, unless that needs memory for all results."""
+        """Prepare writes of g * coef.
+
+        Raise errors here, not in a write. There is one exception: a write may raise an error that could only be found
+        here with memory for all results.
+        """
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:

@@ -190,7 +190,7 @@ def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Inte
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return two quotients of norm and threshold: the largest of unchanged, and the smallest of scaled gradients.
+    """Return the largest quotient of norm and threshold of unchanged gradients, and the smallest of scaled gradients.
 
     The first quotient is above the second if a gradient is neither unchanged nor scaled to the threshold.
 

@@ -43,7 +43,8 @@ class NoiseTracker:
     def key(self, name: str | None) -> Key:
         """Return a key for a parameter. The key is the same at all steps.
 
-        A position such as "0" occurs in each call of a step, so its key also has the number of the call.
+        A parameter without a name has its position as the name, such as "0". Each clip call of a step has a position
+        "0", so the key also has the number of the call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 

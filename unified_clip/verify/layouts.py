@@ -18,7 +18,7 @@ class Layout(NamedTuple):
     """The correspondence of the parameters of two training steps: their names, and the order of their axes."""
 
     names: Names
-    """{name of an old parameter: name of the same new parameter}."""
+    """{name of a parameter of the old step: name of the corresponding parameter of the new step}."""
 
     axes: Mapping[str, tuple[int, ...] | None]
     """By old name: the order of axes that gives the new tensor the shape of the old tensor. None if no order does."""

@@ -97,7 +97,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """Prepare the writes that clamp tensors to bounds, which are rounded to their dtype.
+    """Prepare the writes that clamp tensors to bounds. The caller has rounded the bounds to the dtype of the tensors.
 
     A bound must not be 0, because PyTorch may replace -0 by 0.
     """

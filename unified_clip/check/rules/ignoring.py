@@ -72,7 +72,7 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
 
 
 def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
-    """Return whether the clip of an ignored finding surely clips, even if it differs from the configuration.
+    """Return whether a clip whose finding is ignored surely clips, with any settings.
 
     An unknown clip surely clips only if its entry approves its values. root: The directory of the clip configuration.
     """

@@ -149,9 +149,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Return both runs without the iterations that both skip, but that only the first run clips.
 
-    The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. In this
-    case, both runs make equally many steps, and clip the same gradients before the next step. Else, return both runs
-    unchanged.
+    The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. Assume
+    this only if both runs make the same number of steps, and clip the same gradients before the step that follows the
+    skipped iteration. Otherwise, return both runs unchanged.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))

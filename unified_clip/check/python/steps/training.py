@@ -43,7 +43,8 @@ def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
     """Return the first code of a file that trains. Return None if the file shows none, or is not valid Python.
 
     An optimizer that the code of a class builds does not count if the class leaves the clip to a base class, and the
-    file makes no steps. Code without the name of an optimizer counts only if the file calls no function of `clipping`.
+    file makes no steps. Training code that names no known optimizer, such as a step, counts only if the file calls no
+    function of `clipping`.
 
     clipping: Returns the functions and classes that clip in all checked files, and the classes that derive from them.
     """
