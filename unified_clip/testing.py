@@ -109,7 +109,7 @@ def assert_clip_parity(
 
     Args:
         grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. The gradients are
-        copied.
+            copied.
         rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
             "clip_grad_norm_".
         frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed

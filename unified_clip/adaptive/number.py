@@ -80,8 +80,9 @@ class Number:
 
 
 def where(condition: Condition, yes: Real, no: Real) -> Real:
-    """Return `yes` where a condition is true, else `no`. The caller computes both numbers. The function raises no
-    error.
+    """Return `yes` where a condition is true, else `no`. The caller computes both numbers.
+
+    It raises no error.
 
     Args:
         condition: A comparison of numbers.
