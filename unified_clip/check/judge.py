@@ -97,14 +97,12 @@ class Judge:
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            edit = advisor.advice_by_code(use)
-            edit = self._hint(use, edit) if use.is_set_outside or self._callback(use) else edit
+            edit = self._with_hint(use, advisor.advice_by_code(use), without_callback=use.is_set_outside)
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.config)
         is_accepted = family is not None and (family.same or nearest)
         if is_accepted and use.needs_key:
-            edit = advisor.settings(use)
-            edit = self._hint(use, edit) if self._callback(use) else edit
+            edit = self._with_hint(use, advisor.settings(use), without_callback=False)
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
             self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
@@ -138,7 +136,7 @@ class Judge:
             effect = family.sentence if family is not None else self._effect(config, compared.compared)
             effect = f"{effect}. {use.rejected}" if use.rejected else effect
         edit = advisor.edit(replace(use, config=config), differences)
-        edit = self._hint(use, edit) if is_off(config) or self._callback(use) else edit
+        edit = self._with_hint(use, edit, without_callback=is_off(config))
         does = f"{why.format(file=self._file.name)} {does}" if why else does
         return self._finding(use, "drift", does, edit, differences, effect)
 
@@ -158,15 +156,18 @@ class Judge:
         family = family_difference(config, self.config)
         return None if family is not None and (family.same or nearest) else config
 
-    def _hint(self, use: ClipUse, edit: str) -> str:
+    def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
         """Return an edit that begins with advice about `check.off` if Python source clips by unified_clip.
 
         If that source has a callback for the trainer, the rest of the edit switches the trainer's clip off. Under an
         engine that does not expose gradients, such source cannot clip, so there is no such advice.
+
+        without_callback: Whether the edit begins with the advice even if no source has such a callback.
         """
-        if not self._own or use.is_own or use.engine in UNREACHABLE:
-            return edit
         callback = self._callback(use)
+        is_hinted = callback is not None or without_callback
+        if not is_hinted or not self._own or use.is_own or use.engine in UNREACHABLE:
+            return edit
         if callback:
             edit = Advisor(ClipConfig(rule="none"), self._file, nearest=True).switch_off(use)
         own, file = shown(callback or self._own[0]), patterns.relative(use.path, self._file.resolve().parent)
@@ -195,7 +196,8 @@ class Judge:
             self._elsewhere.append(outside.note(use, right, self._file.name))
             return "same" if same else "near", None
         why = outside.why(use, files, self._file.name)
-        return "unknown", self._finding(use, "unknown", why, self._hint(use, advisor.edit_of_files(use, files)))
+        edit = self._with_hint(use, advisor.edit_of_files(use, files), without_callback=True)
+        return "unknown", self._finding(use, "unknown", why, edit)
 
     def _is_accepted(self, use: ClipUse, *, nearest: bool) -> bool:
         family = family_difference(use.config, self.config) if use.config is not None else None

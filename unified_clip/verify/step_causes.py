@@ -76,7 +76,7 @@ def find_cause(
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
     """Return the comparison without the causes that `finding` replaces.
 
-    The replaced causes are those of the same kind, and those that `before_clips.by_elimination` found. Keep causes of
+    It replaces the causes of the same kind, and the causes that `before_clips.by_elimination` found. Keep causes of
     different optimizer steps, although they have the same kinds. There is one exception: weight decay before the clip
     explains another weight decay of the optimizer.
 

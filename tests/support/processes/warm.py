@@ -69,7 +69,7 @@ class WarmProcess:
 def origin_of_copies(*modules: str) -> Iterator[Start]:
     """Start a process that imports the workers. Return a function that starts workers as copies of it.
 
-    A worker starts as users start it if settings or files may change what it imports.
+    If settings or files may change what a worker imports, it starts as a new process, as it does for users.
 
     modules: what the process imports beside NumPy. They must not start threads.
     """

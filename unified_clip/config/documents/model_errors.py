@@ -126,7 +126,7 @@ def _remedy(error: Any) -> str:
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return a message about an unknown name. It suggests the closest of the `known` names, or else lists all of them.
 
-    kind: A word for what has the name, such as "key".
+    kind: The kind of thing that the name is of, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."

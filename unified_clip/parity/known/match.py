@@ -127,8 +127,8 @@ def _problem(
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover it ({reasons})"
         remedy = (
-            "Keep one of these entries for this case. Change the `cases` of the others so that they do not match it. "
-            "Remove an entry that has no other cases"
+            "Keep one of these entries for this case. Change the `cases` of the other entries so that they do not "
+            "match it. Remove an entry that has no other cases"
         )
         return f"{text}: {several}. {remedy}", ""
     if not entries[0].bounds(deviation.finite_size):
