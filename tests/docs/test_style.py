@@ -7,6 +7,7 @@ parameters have to be nouns of the things that they are.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -191,3 +192,28 @@ def test_a_description_of_a_missing_parameter_is_reported(tmp_path: Path) -> Non
         'def load(file):\n    """Load.\n\n    file: A file. path: The former name.\n    """\n', encoding="utf-8"
     )
     assert described_parameters(path) == [f"{path}:1: path"]
+
+
+def entries_without_a_name(docstring: str) -> list[str]:
+    """Return the lines of the section "Args" that begin an entry without "name: ". The site rejects such lines."""
+    section = re.search(r"^Args:\n((?:(?: .*)?\n)*)", f"{inspect.cleandoc(docstring)}\n", re.MULTILINE)
+    entries = re.findall(r"^ {4}(\S.*)$", section[1], re.MULTILINE) if section is not None else []
+    return [entry for entry in entries if re.match(r"[\w*]+(, [\w*]+)*: ", entry) is None]
+
+
+def test_each_entry_of_arguments_begins_with_a_name() -> None:
+    docstrings = [
+        (f"{path}:{line}", text)
+        for path in sorted((ROOT / "unified_clip").rglob("*.py"))
+        for line, text, kind in source_prose.strings(syntax.parse(path))
+        if kind == "docstring" and "Args:" in text
+    ]
+    assert len(docstrings) > 100
+    assert [(place, entries) for place, text in docstrings if (entries := entries_without_a_name(text))] == []
+
+
+def test_an_entry_of_arguments_without_a_name_is_reported() -> None:
+    wrong = (
+        "Clip.\n\n    Args:\n        grads: Gradients. They are\n        copied.\n\n    Example:\n        >>> 1\n    "
+    )
+    assert entries_without_a_name(wrong) == ["copied."]
