@@ -20,6 +20,9 @@ from unified_clip.tensors.types import Dense
         (3e38, 1.0, math.inf, "absolute values exceed the range of float32"),
         (1e-20, 2.0, 0.0, "squares are too small for float32"),
         (1e-13, 3.0, 0.0, "powers are too small for float32"),
+        (1000.0, 2.0, math.inf, "squares exceed the range of float16"),  # the call may compute in float16
+        (100.0, 2.0, math.inf, None),
+        (1e5, 1.0, math.inf, None),
         (1e20, 1.0, math.inf, None),  # the sum of absolute values is in the range
         (1e-20, math.inf, 0.0, None),
     ],

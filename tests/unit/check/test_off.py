@@ -102,6 +102,14 @@ def test_advice_fits_a_configuration_in_another_directory(check: Check) -> None:
         assert 'ClipConfig.load("shared/clip.toml")' in edits["a.py"]
 
 
+def test_the_edit_of_a_clip_that_the_command_line_sets_names_the_rule(check: Check) -> None:
+    own = 'from unified_clip import ClipConfig\n\nClipConfig.load("clip.toml").clip_(model.parameters())\n'
+    parser = "from transformers import HfArgumentParser, TrainingArguments\n\nHfArgumentParser(TrainingArguments)\n"
+    finding = only_finding(check({"own.py": own, "train.py": parser}))
+    assert (finding.kind, finding.path) == ("unknown", "train.py")
+    assert finding.edit.startswith("If the training code clips by clip.toml, as own.py does, this clip has to be off")
+
+
 def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -> None:
     assert "check.off" not in only_finding(check({"args.json": TEAMS["nlp/args.json"]})).edit
 
