@@ -1,1 +1,1 @@
-"""Tensors without a framework: exact arithmetic, ULP distances, files, and conversion to and from each framework."""
+"""Tensors as plain NumPy data, exact arithmetic, ULP distances, and conversion to and from each framework."""

@@ -1,7 +1,6 @@
-"""Compute sums, roots and roundings exactly, in integers and fractions, to check the results of unified_clip.
+"""Exact sums, roots and rounding, to check the results of unified_clip.
 
-This module shares no code with `unified_clip._core.exact`, which it checks. It also rounds by another method: it
-compares a number with the points halfway between floats, instead of using sticky bits.
+This module shares no code with `unified_clip._core.exact`, because it checks that module.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """A binary floating-point format: precision in bits, exponents of normal numbers, and size in bytes."""
+    """A binary floating-point format. `size` is in bytes, and the exponents are those of normal numbers."""
 
     precision: int
     min_exponent: int
@@ -39,11 +38,11 @@ FORMATS = {
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a fraction or to its square root, ties to even.
+    """Return a fraction or its square root, rounded to `dtype` with ties to even.
 
-    Return inf if the result is too large for `dtype`.
+    The result is inf if it is too large for `dtype`.
 
-    square: A fraction that is not negative.
+    square: A fraction of 0 or more.
     degree: 1 for the fraction itself, 2 for its square root.
     """
     if square == 0:
@@ -65,19 +64,16 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """Return the number of `dtype` nearest to a fraction, ties to even.
+    """Return a fraction rounded to `dtype`, with ties to even.
 
-    Return inf or -inf if the fraction is too large for `dtype`. A negative fraction that rounds to zero becomes -0.0.
+    A fraction that is too large becomes an infinity. A negative fraction that rounds to zero becomes -0.0.
     """
     magnitude = nearest_root(abs(value), 1, dtype)
     return -magnitude if value < 0 else magnitude
 
 
 def nearest_float(value: float, dtype: str) -> float:
-    """Return a float rounded once to `dtype`, ties to even. A number too large for `dtype` becomes infinite.
-
-    Return NaN, an infinity or a signed zero unchanged.
-    """
+    """Return a float rounded once to `dtype`, with ties to even. NaN and infinities stay unchanged."""
     if not math.isfinite(value):
         return value
     return math.copysign(nearest(Fraction(value), dtype), value)
@@ -92,10 +88,9 @@ def _exponent(value: Fraction) -> int:
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:
-    """Return every element rounded once to `dtype`, ties to even. The result is a float64 array.
+    """Return a float64 array whose elements are rounded once to `dtype`, with ties to even.
 
-    Numbers too large for `dtype` become infinite. NaN and infinities do not change. For float64 and complex128, return
-    the array itself.
+    Elements that are too large for `dtype` become infinite. For float64 and complex128, the result is the array itself.
     """
     target = FORMATS[dtype]
     if target.size == 8:
@@ -112,11 +107,9 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """Return the sum of |x|**p over all elements of an array. All elements must be finite.
+    """Return the sum of |x|**p over all elements, which must be finite.
 
-    The sum is exact for p = 1 and p = 2. For any other p, it is computed with 60 digits.
-
-    p: A finite number above 0.
+    The sum is exact for p = 1 and p = 2. For other p above 0, it is computed with 60 digits.
     """
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
@@ -126,19 +119,17 @@ def power_sum(values: Float64s, p: float) -> Fraction:
 
 
 LIMB = 18
-"""The number of bits of a limb. A significand of float64 is split into three limbs, which are whole numbers."""
+"""The number of bits of a limb. A float64 significand is split into three limbs."""
 
 CHUNK = 1 << 15
-"""The number of elements that are added up at a time. The sums of their products of limbs stay below 2**53. Float64
-adds whole numbers up to 2**53 exactly."""
+"""The number of elements that are summed at a time.
+
+The sums of products of limbs then stay below 2**53, so float64 adds them exactly.
+"""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
-    """Return the exact sum of |x|**p over an array of 1 to CHUNK elements.
-
-    magnitudes: The values |x|, all finite.
-    p: 1 or 2.
-    """
+    """Return the exact sum of |x|**p over 1 to CHUNK finite elements, for p = 1 or p = 2."""
     fractions, exponents = np.frexp(magnitudes)
     first, rest = _split(fractions)
     second, rest = _split(rest)
@@ -154,19 +145,16 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split numbers below 1 into (the first LIMB bits as a whole number, the rest as a number below 1)."""
+    """Split numbers below 1 into (first LIMB bits as a whole number, rest below 1)."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return the number of `dtype` nearest to total**(1 / p), ties to even. Return inf if it is too large for `dtype`.
+    """Return total**(1 / p) rounded to `dtype`, with ties to even, or inf if it is too large.
 
-    For p other than 1 and 2, the root is computed to 60 digits before it is rounded.
-
-    total: A fraction that is not negative.
-    p: A finite number above 0.
+    For p other than 1 and 2, the root is computed with 60 digits before it is rounded.
     """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)
@@ -188,9 +176,9 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """Return the sum over the first axis of an array, computed exactly and rounded once to `dtype`.
+    """Return the sum over the first axis as float64, computed exactly and rounded once to `dtype`.
 
-    The result is a float64 array. A sum with NaN or infinities is NaN or infinite, as in IEEE 754.
+    NaN and infinities in a sum have the same effect as in IEEE 754.
     """
     total, inexact = np.zeros(values.shape[1:]), np.zeros(values.shape[1:], bool)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Compare the order of the elements of two weights by fingerprints, to find a weight that a port should transpose."""
+"""Compare the order of the elements of two weights, to detect a weight that a port should transpose."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""Fingerprints of a weight. The first is for the weight's own order of axes. The second is for the flat sequence of its
-elements, and does not depend on the shape. The next ones are for the further results of `axis_orders`.
+"""Fingerprints of a weight: for its own order of axes, for its flat sequence of elements, and for each further order of
+`axis_orders`.
 """
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
 SLICE = 1 << 20
-"""The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""
+"""The number of elements to convert to float64 at once, so that large embeddings are not copied whole."""
 
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
-"""By framework: whether the channels of a convolution's kernel are the last axes of the kernel."""
+"""Whether a framework's convolution kernels have their channels on the last axes."""
 
 SAME_TOLERANCE = 1e-6
-"""The fingerprints of equal weights differ by rounding only: by at most SAME_TOLERANCE times the norm of the weight."""
+"""Rounding makes the fingerprints of equal weights differ by at most this number times the norm of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
-    """Return the fingerprints of a weight, or None if it is complex.
+    """Return the fingerprints of a weight, or None for a complex weight.
 
-    A fingerprint is the sum of the elements times factors that depend on the indices. Axes of length 1 do not count.
+    A fingerprint is a sum of the elements, weighted by factors that depend on the indices.
 
-    array: The elements of the weight, as in `Dense`: for bfloat16, an array of uint16.
-    dtype: The name of its dtype, such as "bfloat16".
+    array: The elements, stored as in `Dense`: for bfloat16, an array of uint16.
     """
     if dtype in COMPLEX:
         return None
@@ -57,10 +56,10 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 
 
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
-    """Return the sums of the elements of a matrix and of their cubes, or None for any other weight.
+    """Return (sum of the elements, sum of their cubes) of a matrix, or None for any other weight.
 
-    Together with the norm, the sums show whether two matrices have the same elements in different orders, as the gates
-    of a GRU may have. For the kernel of a convolution, no framework uses such an order.
+    Two matrices with the same norm and the same sums have the same elements, maybe in different orders. The gates of a
+    GRU differ in this way between frameworks.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -71,20 +70,19 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Return whether two weights of the same norm have the same elements, by the results of `sums_of`."""
+    """Compare two results of `sums_of`, for two weights of the same norm."""
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 
 def without_ones(shape: Sequence[int | None]) -> list[int | None]:
-    """Return a shape without the axes of length 1."""
     return [length for length in shape if length != 1]
 
 
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the orders of axes that a weight of this shape may have in frameworks, its own order first.
+    """Return the orders of axes that a weight can have in the frameworks, with its own order first.
 
-    The kernel of a convolution has the axes (output, input, height, width) in PyTorch and Paddle, and the axes (height,
-    width, input, output) in Keras, TensorFlow and JAX. The axes are numbered without axes of length 1.
+    A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
+    output) in Keras, TensorFlow and JAX. Axes of length 1 are not numbered.
     """
     last = len(shape) - 1
     orders = [tuple(range(len(shape)))]
@@ -97,13 +95,12 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return the factors of a block of neighbouring axes, for all their indices, as a flat array.
+    """Return the factors of the elements in a block of neighbouring axes, as a flat array.
 
-    A factor is a product with one cosine for each axis. The cosine depends on the index and on the place of the axis.
+    A factor is a product of one cosine per axis.
 
-    shape: The lengths of these axes.
-    first: The number of the first of these axes.
-    places: For each axis, its place in an order of axes.
+    first: The number of the block's first axis.
+    places: The place of each axis in an order of axes.
     """
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):
@@ -113,11 +110,9 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the factors of rows or columns for the fingerprint without axes: the cosines, and then the sines.
+    """Yield the cosines and then the sines of row or column positions, for the fingerprint of the flat sequence.
 
-    The factor of an element is the cosine of its position x + y: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
-
-    stride: The distance of neighbouring rows or columns in the flat sequence of elements.
+    Their sum of products is the cosine of an element's position: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
@@ -128,23 +123,21 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """Return, for each of two weights, whether it may be a kernel with the channels last, given both frameworks.
+    """Return for each of two weights whether it can be a kernel with its channels last.
 
-    If one framework has the channels last and the other has them first, only the weight with the channels last may be
-    such a kernel. Otherwise, both weights may be.
+    If only one of the two frameworks has channels last, only the weight of that framework can be such a kernel.
     """
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
 
 
 def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
-    """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
+    """Compare the order of the elements of two weights by their fingerprints.
 
-    Return "same" if both have the same order of axes, or if both orders give the same weight, as for a symmetric
-    matrix. Return "transposed" if one weight has the order of axes that the other weight may have in another framework.
-    Return "reshaped" if only the flat sequences of their elements are the same. Otherwise, return "other".
+    The result is "transposed" if one weight has an order of axes that the other weight can have in another framework.
+    It is "reshaped" if only the flat sequences of elements are equal.
 
-    norm: The norm of the weights, which is the same for both.
+    norm: The norm of the weights, which must be the same for both.
     frameworks: The framework of each weight, or None if it is unknown.
     """
     tolerance = SAME_TOLERANCE * norm

@@ -1,7 +1,4 @@
-"""Describe the differences of two sets of gradients.
-
-The description has, for each tensor that differs: the index of an element, both numbers, and their distance in ULP.
-"""
+"""Describe the differences between two sets of gradients."""
 
 from __future__ import annotations
 
@@ -19,23 +16,22 @@ Sides = tuple[str, str]
 """The names of the two sets of gradients in messages."""
 
 MOST_TENSORS = 5
-"""The text describes at most this many tensors, and has the number of further tensors."""
+"""The largest number of gradients that the text describes."""
 
 
 def describe(
     left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0, rtol: float = 0
 ) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp` and `rtol`. Return '' if no gradient does.
+    """Return a text about the gradients that differ by more than `max_ulp` and `rtol`, or '' if none do.
 
-    If the names of the gradients differ, the text has only the numbers of gradients, and the names that one set lacks.
-    Gradients with different dtypes or shapes always differ. A sparse gradient is compared as the equal dense gradient.
-    The text describes at most `MOST_TENSORS` gradients.
+    If the names of the gradients differ, the text describes only the names. Gradients with different dtypes or shapes
+    always differ. A sparse gradient is compared in its dense form.
 
     left, right: Gradients by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
-    max_ulp: The largest distance of two elements, in ULP, that is not reported.
-    rtol: The largest difference of two elements that is not reported, relative to the largest finite element of the
-        gradient in `right`. With 0, only `max_ulp` counts.
+    max_ulp: The largest allowed distance of two elements, in ULP.
+    rtol: The largest allowed difference of two elements, divided by the largest finite element of the gradient in
+        `right`. With 0, only `max_ulp` counts.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
@@ -46,7 +42,7 @@ def describe(
 
 
 def hexadecimal(value: float) -> str:
-    """Return a number as hexadecimal text, as `float.hex` does, but without trailing zeros: "0x1.8p+1" for 3.0."""
+    """Return `float.hex` of a number without trailing zeros, such as "0x1.8p+1" for 3.0."""
     return re.sub(r"\.?0+p", "p", value.hex())
 
 
@@ -95,11 +91,9 @@ def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> s
 
 
 def _number(tensor: Dense, position: int) -> str:
-    """Return an element as text: the shortest decimal that rounds to it, and its hexadecimal form.
+    """Return an element as text, such as "0.1 (0x1.99999ap-4)".
 
-    For an integer, NaN or an infinity, return the decimal only.
-
-    position: The index of the element in the flattened `tensor.array`. There, real and imaginary parts are elements.
+    position: The index in the flattened `tensor.array`, where real and imaginary parts are separate elements.
     """
     if tensor.dtype == "int64":
         return str(tensor.array.reshape(-1)[position])

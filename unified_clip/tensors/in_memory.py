@@ -1,4 +1,4 @@
-"""Read the gradients in a container of any framework into `Dense` and `Sparse` tensors, which need no framework."""
+"""Read the gradients in a container of any framework into `Dense` and `Sparse` tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container, by name, in their order. An entry that is None remains None.
+    """Return the gradients in a container by name, in order.
 
-    A gradient without a name is called "gradient 0", with its position. A repeated name gets a number: "w (2)".
+    A gradient without a name is called "gradient 0", after its position. A repeated name gets a number: "w (2)".
 
-    container: A tensor, or nested lists, tuples or dicts of tensors of one framework. NumPy arrays are allowed, too.
-
-    TypeError: an entry is not a tensor of the first tensor's framework, is a parameter, or has a dtype that is not in
-        `STORAGE`.
+    container: A tensor, or nested lists, tuples or dicts of tensors of one framework.
     """
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)
@@ -40,10 +37,6 @@ def read_container(container: Any) -> dict[str, Gradient]:
 
 
 def _names(leaves: Sequence[Leaf]) -> list[str]:
-    """Return a name for each gradient: its own name, or else "gradient N" with its position N.
-
-    If several gradients have the same name, " (2)", " (3)" and so on are added to all but the first.
-    """
     names: dict[str, None] = {}
     for leaf in leaves:
         name = leaf.name or f"gradient {leaf.position}"

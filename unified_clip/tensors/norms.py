@@ -21,9 +21,8 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`.
 
-    Return NaN if an element is NaN. Otherwise, return inf if an element is infinite, or if the norm is too large for
-    `dtype`. For p other than 1, 2 and inf, the norm is computed with 60 digits. Real and imaginary parts of complex
-    numbers count as separate elements.
+    Real and imaginary parts count as separate elements. The norm is computed with 60 digits for p other than 1, 2 and
+    inf. A NaN element makes the norm NaN. An infinite element makes it infinite.
     """
     parts = [_part(gradient, p) for gradient in gradients]
     beyond = [part for part in parts if isinstance(part, float)]
@@ -36,17 +35,13 @@ def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
 
 
 def clear_caches() -> None:
-    """Clear the cached sums and dense forms of gradients."""
     _part.cache_clear()
     types.clear_cache()
 
 
 @lru_cache(maxsize=1024)  # a suite makes many calls on the same tensors
 def _part(gradient: Dense, p: float) -> Fraction | float:
-    """Return the sum of |x|**p over the elements of a gradient. For p = inf, return the largest |x|.
-
-    Return NaN if an element is NaN. Otherwise, return inf if an element is infinite. Results are cached.
-    """
+    """Return the sum of |x|**p over a gradient, or the largest |x| for p = inf. The result can be NaN or inf."""
     values = gradient.values()
     if not np.isfinite(values).all():
         return math.nan if np.isnan(values).any() else math.inf

@@ -1,7 +1,4 @@
-"""Tensors that belong to no framework: `Dense`, `Sparse` (by rows), and their digests.
-
-NumPy has no bfloat16: an array of uint16 stores its bits.
-"""
+"""Tensors that belong to no framework: `Dense`, `Sparse` (by rows), and their digests."""
 
 from __future__ import annotations
 
@@ -21,27 +18,26 @@ STORAGE = {
     "float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int64": "i8",
     "complex64": "f4", "complex128": "f8",
 }  # fmt: skip
-"""The NumPy dtype that stores each dtype."""
+"""The NumPy dtype that stores each dtype. NumPy has no bfloat16, so uint16 stores its bits."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """The dtype of the real and imaginary parts of each complex dtype."""
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""The stages of a clip: its norm, its coefficient, the clipped tensors, and the parameters after a step. In `verify`,
-the last stage is the change of the parameters by the step."""
+"""The stages of a clip. The last one is the new parameters after a step, or in `verify`, their change."""
 
 
 class UnreadableError(CodedError, code="UC701"):
-    """A file of tensors cannot be read. The message has the reason, such as damage, and the remedy."""
+    """A file of tensors cannot be read. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A dense tensor: the name of its dtype, and its elements as a NumPy array.
+    """A dense tensor.
 
-    For a complex dtype, the array has a last axis of 2, for the real and the imaginary part. For bfloat16, the array
-    contains the bits of each element as uint16.
+    For a complex dtype, the last axis of `array` has the real and the imaginary part. For bfloat16, `array` has the
+    bits of the elements as uint16.
     """
 
     dtype: str
@@ -52,16 +48,13 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """Return the elements as a float64 array in the shape of `array`. Only int64 beyond 2**53 may be rounded."""
+        """Return the elements as float64, in the shape of `array`. Only int64 values beyond 2**53 are rounded."""
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers, in the shape of `array`.
-
-        Each NaN has the bits of `np.nan`, so that all NaN have the same pattern.
-        """
+        """Return the bit patterns of the elements as unsigned integers. All NaN have the same pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -71,10 +64,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A tensor of `shape` of which only some rows are stored. `values[i]` is added to row `rows[i]`.
-
-    An index may occur several times: its values add up. Rows without values are zero.
-    """
+    """A tensor that stores only some of its rows: `values[i]` is added to row `rows[i]`, and all other rows are zero."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -89,7 +79,7 @@ Gradient = Dense | Sparse | None
 
 
 def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
-    """Return a new NumPy array with the elements of a tensor. For bfloat16, its dtype is `ml_dtypes.bfloat16`."""
+    """Return a copy as a NumPy array. The dtype of a bfloat16 tensor becomes `ml_dtypes.bfloat16`."""
     if tensor.dtype in PARTS:
         return np.ascontiguousarray(tensor.array).view(tensor.dtype)[..., 0].copy()
     if tensor.dtype != "bfloat16":
@@ -100,10 +90,7 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return a copy of an array as a tensor. The array may have either byte order. Its dtype is not checked.
-
-    An array of V2 (two bytes without a type) becomes a tensor of bfloat16.
-    """
+    """Return a copy of an array as a tensor. The array may have either byte order."""
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -112,20 +99,19 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype. For V2, return "bfloat16": np.savez and h5py write bfloat16 as V2."""
+    """Return the name of a NumPy dtype. V2 is bfloat16, because np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
 def form(tensor: Dense | None) -> str:
-    """Return the dtype and the shape of a tensor as text, such as "float32[2, 3]". Return "None" for None."""
+    """Return the dtype and the shape as text, such as "float32[2, 3]"."""
     return "None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
 
 
 def encode(values: Float64s, dtype: str) -> Dense:
-    """Return numbers as a tensor of `dtype`, which must represent each number exactly.
+    """Return numbers as a tensor. `dtype` must represent each number exactly, so call `arithmetic.rounded` first.
 
-    Round other numbers with `arithmetic.rounded` first. For a complex dtype, the last axis of `values` has the real and
-    the imaginary part.
+    For a complex dtype, the last axis of `values` has the real and the imaginary part.
     """
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
@@ -134,16 +120,14 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return a sparse gradient as a dense tensor. Return a dense gradient or None unchanged.
+    """Return the dense form of a sparse gradient. Other gradients stay unchanged.
 
-    Repeated rows are summed exactly and rounded once. Absent rows are zeros. Rows outside the shape are left out.
-    Results are cached.
+    Repeated rows are summed exactly and rounded once. Rows outside the shape are dropped. Results are cached.
     """
     return _densified(gradient) if isinstance(gradient, Sparse) else gradient
 
 
 def clear_cache() -> None:
-    """Clear the cache of `densify`."""
     _densified.cache_clear()
 
 
@@ -160,7 +144,7 @@ def _densified(gradient: Sparse) -> Dense:
 
 
 def digest(tensors: Iterable[Dense | None]) -> str:
-    """Return the SHA-256 over the dtypes, shapes and bits of tensors, as hexadecimal text. A None counts, too."""
+    """Return a SHA-256 over the dtypes, shapes and bits of the tensors, in hexadecimal."""
     sha256 = hashlib.sha256()
     for tensor in tensors:
         sha256.update(f"{tensor.dtype}{tensor.shape};".encode() if tensor else b"None;")
@@ -169,10 +153,7 @@ def digest(tensors: Iterable[Dense | None]) -> str:
 
 
 class Lazily(Sequence[Dense | None]):
-    """A sequence that computes a tensor at each access and does not store it. A slice returns a list of new tensors.
-
-    Use it for tensors that do not fit into memory together.
-    """
+    """A sequence that computes a tensor at each access, for tensors that do not fit into memory together."""
 
     def __init__(self, make: Callable[[int], Dense | None], count: int) -> None:
         self._make, self._count = make, count

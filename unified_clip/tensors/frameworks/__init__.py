@@ -1,4 +1,4 @@
-"""Convert between a framework's tensors and `Dense` or `Sparse` tensors. Each module has a class `Converter`."""
+"""Convert between a framework's tensors and `Dense` or `Sparse` tensors."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from ..types import Dense, Gradient, Sparse, densify
 
 
 class TensorConverter(Protocol):
-    """The conversion of a framework's tensors from and to `Dense` or `Sparse`. Each framework has a subclass
-    `Converter`.
-    """
+    """Converts tensors of one framework. Each module of this package has a subclass named `Converter`."""
 
     def dense(self, tensor: Dense) -> Any:
-        """Return a tensor of the framework in CPU memory. TypeError: the framework lacks the dtype."""
+        """Return a tensor of the framework in CPU memory. Raise TypeError if the framework lacks the dtype."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a sparse tensor of the framework with the rows of `tensor`. Rows with the same index stay separate.
+        """Return a sparse tensor of the framework, in which rows with the same index stay separate.
 
-        By default, return the equal dense tensor, because NumPy and MLX have no sparse tensors.
+        NumPy and MLX have no sparse tensors, so the default is a dense tensor.
         """
         return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
-        """Return a tensor of the framework as a `Dense` tensor. If it is sparse by rows, return it as `Sparse`."""
+        """Return a tensor of the framework as `Dense`, or as `Sparse` if it stores only some rows."""
 
     def make(self, gradient: Gradient) -> Any:
-        """Return a dense or sparse gradient as a tensor of the framework. Return None for None."""
         if gradient is None:
             return None
         return self.sparse(gradient) if isinstance(gradient, Sparse) else self.dense(gradient)
 
 
 def converter(framework: str) -> TensorConverter:
-    """Import a framework, such as "torch", and return a new object that converts its tensors."""
+    """Import a framework, such as "torch", and return a converter for its tensors."""
     instance: TensorConverter = importlib.import_module(f"{__name__}.{framework}").Converter()
     return instance

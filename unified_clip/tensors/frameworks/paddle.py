@@ -17,9 +17,9 @@ class Converter(TensorConverter):
         return paddle.to_tensor(array, place=paddle.CPUPlace())  # Paddle reads uint16 as bfloat16
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return Paddle's type of sparse gradient, SelectedRows, with the rows of `tensor`.
+        """Return a SelectedRows, Paddle's type of sparse gradient.
 
-        Paddle creates SelectedRows only in the backward pass of an embedding, so this method runs such a pass.
+        Paddle creates SelectedRows only in the backward pass of an embedding, so this method runs one.
         """
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
