@@ -64,7 +64,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A tensor that stores only some of its rows: `values[i]` is added to row `rows[i]`, and all other rows are zero."""
+    """A tensor with few rows that are not zero. `values[i]` is added to row `rows[i]`, and all other rows are zero."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
