@@ -14,8 +14,7 @@ NAMES = {
     "lists": "10x10,1000x100,ResNet-50,GPT-2,Llama-7B-layer",
     "dtypes": "float32,bfloat16",
 }
-"""All names that each option accepts. The names are repeated here, because reading them from `run` would import NumPy.
-"""
+"""The default of each option, as text. Importing the lists from `run` would import NumPy."""
 
 
 def add_parser(commands: Any) -> None:

@@ -1,4 +1,4 @@
-"""The functions to compare for PyTorch on a CUDA device, timed by CUDA events: PyTorch's, and Apex's if installed."""
+"""Benchmark PyTorch's and Apex's clip functions on a CUDA device, timed by CUDA events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ class NoDeviceError(Exception):
 def pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for PyTorch on a CUDA device.
 
-    The pairs compare unified_clip with PyTorch's foreach functions. If Apex is installed, more pairs compare
-    unified_clip with Apex's function. If Triton is installed and supports the device, each pair that clips occurs with
-    and without unified_clip's Triton kernels.
-
-    NoDeviceError: PyTorch finds no CUDA device.
+    Each pair that clips is measured twice if Triton supports the device: with and without unified_clip's Triton
+    kernels.
     """
     import torch
 
@@ -69,14 +66,12 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _has_kernels(tensors: Sequence[Any]) -> bool:
-    """Return whether Triton is installed, and unified_clip's Triton kernels support the device of these tensors."""
     from .._backends.torch import gpu
 
     return importlib.util.find_spec("triton") is not None and gpu.table_of(tensors) is not None
 
 
 def _apex() -> dict[str, Callable[[Any, float], Any]]:
-    """Return {name: function} with NVIDIA Apex's clip function, or {} if Apex is not installed."""
     try:
         from apex.contrib.clip_grad import clip_grad_norm_
     except ImportError:
@@ -85,7 +80,7 @@ def _apex() -> dict[str, Callable[[Any, float], Any]]:
 
 
 def _by(call: Call, kernels: bool) -> Call:
-    """Return a function that calls `call` with the Triton kernels if `kernels` is true, else without them."""
+    """Return a function that runs `call` with the Triton kernels enabled or disabled."""
     from .._backends.torch import gpu
 
     def with_setting(inputs: Any) -> Any:
@@ -99,11 +94,9 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Capture a call in a CUDA graph. Return a function that replays the graph and ignores its argument.
+    """Capture a call in a CUDA graph, and return a function that replays the graph.
 
-    The call runs once before the capture, to compile.
-
-    prepare: A function that returns the inputs of the call. The graph reads and writes their memory.
+    The graph reads and writes the memory of the inputs that `prepare` returned during the capture.
     """
     import torch
 
@@ -118,10 +111,6 @@ def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
 
 
 def _milliseconds(call: Call, inputs: Any, clock: Clock) -> float:
-    """Return the milliseconds that a CUDA device takes for a call, by CUDA events. Earlier work does not count.
-
-    clock: Not used.
-    """
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The lists of gradients to clip: shapes of real models, and two lists that show the cost of a call."""
+"""Define the lists of gradients to clip, with the shapes of real models and with small sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ Array = npt.NDArray[np.generic]
 
 
 def gpt2() -> list[Shape]:
-    """Return the shapes of the parameters of GPT-2 small."""
     layer: list[Shape] = [
         (768,), (768,), (768, 2304), (2304,), (768, 768), (768,),
         (768,), (768,), (768, 3072), (3072,), (3072, 768), (768,),
@@ -22,7 +21,6 @@ def gpt2() -> list[Shape]:
 
 
 def resnet50() -> list[Shape]:
-    """Return the shapes of the parameters of ResNet-50."""
     shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
     inputs = 64
     for planes, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -37,7 +35,6 @@ def resnet50() -> list[Shape]:
 
 
 def llama_layer() -> list[Shape]:
-    """Return the shapes of the parameters of one decoder layer of Llama 7B."""
     attention: list[Shape] = [(4096, 4096)] * 4
     mlp: list[Shape] = [(11008, 4096), (11008, 4096), (4096, 11008)]
     return [*attention, *mlp, (4096,), (4096,)]
@@ -50,16 +47,14 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The shapes of each list. Larger lists come later, so that the memory that a framework keeps from one list does not
-suffice for the next."""
+"""The shapes of each list, from small to large. Memory that a framework keeps from one list is then too small for the
+next list."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
-"""The lists that show how the time grows: one tensor with more and more elements, and more and more tensors of 100
-elements.
-"""
+"""Lists that show how the time grows: one growing tensor, and a growing number of tensors with 100 elements."""
 
 DTYPES = ("float32", "bfloat16")
 
@@ -69,10 +64,7 @@ def elements(shapes: Sequence[Shape]) -> int:
 
 
 def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return arrays of these shapes with normally distributed numbers.
-
-    All arrays repeat the same block of random numbers, to save time.
-    """
+    """Return arrays of normally distributed numbers. All arrays repeat the same random block, to save time."""
     block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
     if dtype == "bfloat16":
         import ml_dtypes

@@ -1,4 +1,4 @@
-"""Measure the time of two calls, the memory of a call, and the memory speed of the machine."""
+"""Measure the time and the memory of calls, and the memory speed of the machine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
-    """Two functions that do the same work: one of unified_clip, and one of a framework.
+    """A function of unified_clip and a framework's function that do the same work.
 
-    Before each call of one of the functions, `prepare` is called. Its result is the argument of the call.
+    `prepare` runs before each call, and returns the argument of the call.
     """
 
     native_name: str
@@ -38,13 +38,12 @@ class Pair(NamedTuple):
     prepare: Callable[[], Any]
     unified: Call
     native: Call | None = None
-    """The framework's function. None: the framework has none, and only unified_clip is measured."""
+    """The framework's function, or None if the framework has none."""
 
     in_place: bool = False
 
 
 def on_host(call: Call, inputs: Any, clock: Clock) -> float:
-    """Return the milliseconds until a call with these inputs returns. The time to free the result does not count."""
     start = clock()
     result = call(inputs)
     spent = 1000 * (clock() - start)
@@ -58,15 +57,12 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions in turns, and measure the times. Return an entry of bench.json.
+    """Call both functions in turns, and return an entry of bench.json with the quartiles of their times.
 
-    The entry has the number of repeats, and the quartiles of the milliseconds of each function. It also has the
-    quartiles of the ratio native / unified_clip, which is above 1 if unified_clip is faster. If the framework has no
-    function, its quartiles and those of the ratio are None.
+    The ratio native / unified_clip is above 1 if unified_clip is faster. Each function is called at least LEAST and at
+    most MOST times.
 
-    seconds: The time for all calls. After WARM_UP calls, each function is called at least LEAST and at most MOST times.
-    clock: A function that returns the time in seconds.
-    milliseconds: A function that makes a call, and returns its time by the clock.
+    seconds: The time for all calls.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -91,7 +87,7 @@ def compare(
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Return the three quartiles of at least two values, with four digits. The second quartile is the median."""
+    """Return the three quartiles of the values, rounded to four significant digits."""
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
@@ -102,15 +98,13 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure the time that threads take to read the memory of the gradients, and then to read and write it.
+    """Measure how fast threads read, and then read and write, the memory of the gradients. No clip can be faster.
 
-    No clip can take less time. Return an entry of bench.json: the number of bytes, and the quartiles of the
-    milliseconds.
+    Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 
     views: Views of the memory. Read-only views are copied before the measurement.
-    prepare: A function that is called before each repeat, as before a clip.
-    seconds: The time for each of the two measurements. Each is repeated at least LEAST and at most MOST times.
-    clock: A function that returns the time in seconds.
+    prepare: A function that runs before each repeat.
+    seconds: The time for each of the two measurements.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
@@ -132,7 +126,7 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """Split flat arrays into `count` lists of views. The total sizes of any two lists differ by at most one element."""
+    """Split flat arrays into `count` lists of views. The total sizes of the lists differ by at most one element."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:

@@ -1,4 +1,4 @@
-"""The functions to compare, for each framework. A framework is imported when its function here is called."""
+"""Define the functions to compare for each framework. A framework is imported when its function is called."""
 
 from __future__ import annotations
 
@@ -11,30 +11,25 @@ from .lists import DTYPES, Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
-"""The benchmark lets XLA compile no list of more tensors than this: ten thousand tensors would take many minutes."""
+"""The largest number of tensors that XLA compiles in the benchmark. Ten thousand tensors would take many minutes."""
 
 MOST_COMPILED_BY_TORCH = 200
-"""The benchmark lets `torch.compile` compile no list of more tensors than this: 1,000 tensors take 5 to 10 minutes."""
+"""The largest number of tensors that `torch.compile` compiles in the benchmark. 1,000 tensors take 5 to 10 minutes."""
 
 
 class Pairs(NamedTuple):
-    """The pairs of functions to compare on one list of gradients."""
-
     clips: Callable[[float], list[Pair]]
-    """Return the pairs that clip by the global norm to a threshold, the framework's usual function first."""
+    """Return the pairs that clip by the global norm. The first pair has the framework's usual function."""
 
     norm: Pair
-    """The pair that only measures the norm."""
-
     memory: Callable[[], list[Array]]
-    """Return views of the gradients' memory. These views do not keep the gradients alive."""
+    """Return views of the gradients' memory. The views do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
-    """Return the pairs that clip to a threshold, with each function compiled or in its own graph."""
+    """Return the pairs that clip inside compiled graphs."""
 
 
 def clip_to(threshold: Any, clip: Callable[[Any, Any], Any]) -> Call:
-    """Return a function of gradients that calls `clip` with this threshold."""
     return lambda gradients: clip(gradients, threshold)
 
 
@@ -42,9 +37,7 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
     """Return a pair of functions to time.
 
     name: The name of the framework's function, such as "optax.tree.norm (jit)".
-    prepare: A function that is called before each call. Its result is the argument of the call.
-    calls: unified_clip's function, then the framework's if it has one.
-    in_place: Whether the functions change their argument.
+    calls: unified_clip's function, and the framework's function if there is one.
     """
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
@@ -53,10 +46,7 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
     """Return a pair of functions that clip to a threshold.
 
-    name: The name of the framework's function.
-    prepare: A function that is called before each call. Its result is the gradients.
-    in_place: Whether the functions change the gradients.
-    clips: unified_clip's function of (gradients, threshold), then the framework's if it has one.
+    clips: unified_clip's function of (gradients, threshold), and the framework's function if there is one.
     """
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
@@ -89,10 +79,7 @@ def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def torch_gradients(arrays: Sequence[Array], device: str = "cpu") -> tuple[list[Any], list[Any], Callable[[], Any]]:
-    """Return (tensors with the values of the arrays, parameters with such gradients, restore).
-
-    `restore()` sets the gradients to these values again, and returns the parameters.
-    """
+    """Return (tensors, parameters, restore). `restore()` copies the tensors into the gradients of the parameters."""
     import torch
 
     def tensor(array: Any) -> Any:
@@ -140,8 +127,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for TensorFlow.
 
-    Calls on the CPU return when they are done, so the functions need not wait. For more than MOST_COMPILED tensors,
-    there is no pair that clips by XLA outside graphs.
+    Calls on the CPU return when they are done, so the functions need not wait.
     """
     import tensorflow as tf
 
@@ -180,8 +166,7 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for Paddle.
 
-    Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16. So the pair for the norm, and
-    all pairs for bfloat16, have only unified_clip's function. For bfloat16, there is no pair in a graph.
+    Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16.
     """
     import paddle
 
@@ -225,10 +210,9 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that clips gradients with the values of `arrays` in a static program of Paddle.
+    """Return a function that clips gradients in a static program of Paddle.
 
-    The function ignores its argument. It returns the program's result tensors without copying them.
-    clip: The object that Paddle's optimizers accept as `grad_clip=`.
+    The function ignores its argument, and returns the program's result tensors without copying them.
     """
     import paddle
 
@@ -266,10 +250,7 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
 
 
 def jax_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for JAX. Optax's functions are compiled, and also return the norm.
-
-    For more than MOST_COMPILED tensors, the pair that clips outside graphs has only unified_clip's function.
-    """
+    """Return the pairs of functions to time for JAX. Optax's functions are compiled, and also return the norm."""
     import jax
     import optax
 
@@ -314,21 +295,17 @@ def _tensorflow_threads(threads: int) -> None:
 
 
 class Framework(NamedTuple):
-    """A framework to measure: packages, dtypes, and the function that returns its pairs."""
-
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]
     """The packages that the framework and its clip functions need. The report has their versions."""
 
     dtypes: Sequence[str] = DTYPES
     use_threads: Callable[[int], None] = lambda threads: None
-    """Set the number of threads. Only for frameworks that do not read the environment variables in `THREADS`."""
+    """Set the number of threads, for a framework that ignores the environment variables in `THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
-    """Measure the time of a call."""
-
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """Return the names of the device and its software for the report. None: the CPU."""
+    """Return the names of the device and its software for the report. None for the CPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -340,4 +317,4 @@ FRAMEWORKS: Mapping[str, Framework] = {
 }
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
-"""The environment variables for the number of threads: of unified_clip and OpenMP, BLAS, Paddle, and XLA in JAX."""
+"""The environment variables that set the number of threads of OpenMP, BLAS, Paddle, and XLA in JAX."""

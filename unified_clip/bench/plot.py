@@ -20,12 +20,10 @@ COLOURS = {
     "numpy": "#6b6b6b",
 }
 MARKERS = "oDs^"
-"""The marker of each function of a framework, in order."""
 
 LINES: Any = {"ours_ms": "-", "native_ms": "--"}
 
 SIDES = ("unified_clip", "the framework's function")
-"""The label of each of LINES."""
 
 STYLE: Any = {"svg.hashsalt": "unified_clip", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -33,10 +31,7 @@ Entry = Mapping[str, Any]
 
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the ratios of times to a file: a row of panels for each framework, a column for each dtype.
-
-    Measurements of the norm alone, or without a framework's function, are left out.
-    """
+    """Plot the ratios of times to an SVG file, with a row for each framework and a column for each dtype."""
     entries = [entry for entry in data["results"] if entry["what"] != "norm alone" and entry["ratio"]]
     names, dtypes, frameworks = (_unique(entries, key) for key in ("list", "dtype", "framework"))
     series = {name: _unique([each for each in entries if each["framework"] == name], "native") for name in frameworks}
@@ -93,10 +88,7 @@ def _ratio_panel(axes: Axes, entries: Sequence[Entry], names: Sequence[str], nat
 
 
 def growth(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the median times of both sides to an SVG file.
-
-    The x axis is the number of elements on the left, and the number of tensors on the right.
-    """
+    """Plot the median times to an SVG file, by the number of elements and by the number of tensors."""
     titles = {"elements": "elements of one tensor", "tensors": "tensors of 100 elements"}
     frameworks = _unique(data["growth"], "framework")
     with mpl.rc_context(STYLE):

@@ -14,11 +14,10 @@ NOTHING = "-"
 LABELS = ("framework", "list", "dtype")
 
 Table = tuple[Sequence[str], list[list[str]]]
-"""A table: (header, rows)."""
+"""The header and the rows of a table."""
 
 
 def write(data: Mapping[str, Any], out: Path) -> None:
-    """Write bench.json, ratios.svg and growth.svg into a directory."""
     (out / "bench.json").write_text(as_json(data), encoding="utf-8")
     plot.ratios(data, out / "ratios.svg")
     plot.growth(data, out / "growth.svg")
@@ -36,7 +35,6 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 
 def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
-    """Return the table that compares unified_clip with the functions of one framework."""
     header = ["list", "dtype", "", "native", "unified_clip, ms", "native, ms", "native / unified_clip"]
     return header, [
         [row["list"], row["dtype"], row["what"], row["native"] or NOTHING]
@@ -47,7 +45,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Return the table that compares unified_clip's fastest medians with the times to read and write the gradients."""
+    """Return the table that compares unified_clip's fastest medians with the time to read and write the gradients."""
     header = [*LABELS, "bytes", "NumPy read, ms", "NumPy read and write, ms"]
     header += ["unified_clip norm / NumPy read", "unified_clip clipped / NumPy (read + read and write)"]
     rows = []
@@ -60,7 +58,7 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], kind: str) -> float:
-    """Return the smallest median time of unified_clip for the list, dtype and framework of the row `like`.
+    """Return unified_clip's smallest median time for the same list, dtype and framework as in the row `like`.
 
     kind: The measurement, such as "clipped" or "norm alone".
     """
@@ -69,7 +67,6 @@ def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], kind: str) -> flo
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the memory that the functions need while they clip in place."""
     header = [*LABELS, "native", "unified_clip, MiB", "native, MiB"]
     return header, [
         [*_labels(row), row["native"] or NOTHING, _mebibytes(row["ours_bytes"]), _mebibytes(row["native_bytes"])]
@@ -97,12 +94,11 @@ def spread(quartiles: Sequence[float] | None) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as text: with three digits if it is below 100, else rounded to a whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that did not run, and one line for all frameworks without compiled kernels."""
+    """Return a line for each framework that did not run, and a line about missing compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
@@ -115,7 +111,6 @@ def problems(data: Mapping[str, Any]) -> list[str]:
 
 
 def show(data: Mapping[str, Any], out: Path) -> None:
-    """Print the tables of the results, the problems, and the paths of the written files in `out`."""
     from rich.console import Console
     from rich.table import Table as RichTable
 

@@ -30,15 +30,12 @@ DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {},
     "cuda": {"frameworks": ["torch"], "lists": list(cuda.LISTS), "growth": False},
 }
-"""The devices to measure, each with the defaults of options that replace the defaults in `Options`."""
+"""The devices to measure. Each device has its own defaults for some fields of `Options`."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a benchmark: frameworks, lists, dtypes, threads, time and device.
-
-    OptionsError: an option is invalid.
-    """
+    """The options of a benchmark. An invalid option raises OptionsError."""
 
     frameworks: Sequence[str] = tuple(FRAMEWORKS)
     lists: Sequence[str] = tuple(LISTS)
@@ -79,9 +76,10 @@ def command(framework: str) -> list[str]:
 
 
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
-    """Run all measurements, one framework after the other. Return the content of bench.json.
+    """Run all measurements, one framework after the other, and return the content of bench.json.
 
-    docs/performance.md describes bench.json. If a framework fails, its entry in "failed" has the reason.
+    docs/performance.md describes bench.json. If a framework fails, the entry of the framework in "failed" has the
+    reason.
 
     progress: A function that gets the name of a framework and the number of its new results.
     """
@@ -115,10 +113,8 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run the worker of a framework, and call `add` with each result that the worker prints.
-
-    Return the error if the worker failed, else ''.
-    """
+    """Run the worker of a framework, and call `add` with each result. Return the worker's error, or '' if there is
+    none."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

@@ -1,7 +1,6 @@
-"""Measure on one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
+"""Measure one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
 
-JOB is a JSON object with the fields of `run.Options`. For each list of gradients, the worker prints a line of JSON to
-stdout. Output of the frameworks goes to stderr.
+JOB is a JSON object with the fields of `run.Options`. The worker prints a line of JSON for each list of gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from . import cuda, lists, measure
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
-"""The speed of the memory is measured on lists with more elements than this."""
+"""The speed of the memory is only measured for lists with more elements than LONG."""
 
 
 def main() -> None:
@@ -35,11 +34,9 @@ def main() -> None:
 
 
 def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield parts of bench.json, as dicts: the versions, the device if it is not the CPU, then each measurement.
+    """Yield parts of bench.json: the versions, the device if it is not the CPU, and each measurement.
 
-    If a package or the device of the framework `name` is missing, yield only {"missing": {name: reason}}.
-
-    job: The fields of `run.Options`.
+    If a package or the device is missing, yield only {"missing": {name: reason}}.
     """
     framework = cuda.FRAMEWORK if job["device"] == "cuda" else FRAMEWORKS[name]
     try:
@@ -69,11 +66,7 @@ def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels
 
 
 def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure one list of gradients in one dtype. Return the tables "results", "memory" and "limits" of bench.json.
-
-    The result is {name of a table: list of rows}. The table "memory" has only pairs that clip in place. On a GPU,
-    "memory" and "limits" are empty. For a list of at most LONG elements, "limits" is empty.
-    """
+    """Measure one list of gradients in one dtype. Return the tables "results", "memory" and "limits" of bench.json."""
     gc.collect()  # free the previous list
     arrays = lists.arrays(shapes, dtype)
     norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
@@ -94,20 +87,14 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
 
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
-    """Return the memory in bytes that both functions of a pair need at their first call, as an entry of bench.json.
-
-    Later calls may reuse memory. The number of a missing function is None.
-    """
+    """Return the memory that both functions of a pair need at their first call, as an entry of bench.json."""
     calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
     sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
     return {"native": pair.native_name, **sizes}
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure one point of the growth plots: the first pair of `Pairs.clips`, on float32 gradients of these shapes.
-
-    Return {"growth": [result of `measure.compare`]}.
-    """
+    """Measure one point of the growth plots, on float32 gradients."""
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)
     pair = pairs.clips(lists.rough_norm(arrays) / 2)[0]
