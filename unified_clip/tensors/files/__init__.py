@@ -1,12 +1,10 @@
-"""Read a user's gradients from files and functions, as tensors that stay in files until they are used.
+"""Read gradients from files and functions. Tensors stay in their files until they are used.
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
     read(Path("run/ckpt-9"), scratch, only=["model/*"])     the gradients of a checkpoint whose names match
     call("grads.py:gradients", suite, scratch)              the gradients that a Python function returns
 
-`docs/gradient_files.md` documents each format. Safetensors, `.npz` and Paddle's files are read here. For a file that
-only a framework or h5py can read, another process (`convert_worker`) converts it. A parity suite may set the Python
-interpreter of this process.
+If only a framework can read a file, another process (`convert_worker`) converts the file.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""The kind of each file that `convert_worker` converts in another process, by suffix."""
+"""The kind of each file that `convert_worker` converts, by suffix."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""The framework whose interpreter converts a file, by kind of file."""
+"""The framework that is needed to convert a file, by kind of file."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",
@@ -53,18 +51,17 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
     "function": "A module that the function needs is missing",
 }
-"""The beginning of the error if a module is missing in the interpreter, by kind of file."""
+"""The beginning of the error about a missing module, by kind of file."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
 SETTING = "set python under [frameworks.{}] of the suite"
-"""The advice to set an interpreter for a framework."""
 
 
 @cache
 def scratch() -> Path:
-    """Return the directory for gradients that this process converts. It is removed when the process ends."""
+    """Return the directory for converted gradients. It is removed when this process ends."""
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path
@@ -80,18 +77,18 @@ def read(
     """Return the gradients in a file by name, in the order of the file.
 
     Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
-    returned if `only` has its full name.
+    returned only if `only` has its full name.
 
-    The arrays are contiguous, read-only `np.memmap`s, maybe not aligned. Empty arrays are plain NumPy arrays.
+    The arrays are contiguous, read-only `np.memmap`s, which may be unaligned. Empty arrays are plain NumPy arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
-    pythons: The path of the Python interpreter for each framework of a suite. A framework without an entry gets the
-        interpreter of this process. Pass None for a file of no suite: errors then do not advise to set an interpreter.
+    pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
+        suite.
 
-    UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or has no gradients.
-        Or a pattern of `only` matches no name, or a full name in `only` is of a tensor with an unsupported dtype.
+    Raise UnreadableError if the file cannot be read, has no gradients or exceeds a limit, or if a pattern matches no
+    name.
     """
     try:
         path, kind = _kind(path)
@@ -115,18 +112,16 @@ def read(
 def call(
     spec: str, directory: Path, scratch: Path, *, python: str = sys.executable, framework: str | None = None
 ) -> dict[str, Gradient]:
-    """Call a function in a Python file, and return its tensors by name as `Dense` or `Sparse` tensors.
+    """Call a function in a Python file, and return its tensors by name.
 
     The function runs in another process, on the CPU. Its tensors may be of any framework. Booleans and integers are
     left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors. Keep it as long as you use the gradients.
-    python: The interpreter that runs the function.
-    framework: The key `framework` of the function in the suite, for the advice in errors. None without this key.
+    framework: The key `framework` of the function in the suite, for the advice in errors.
 
-    UnreadableError: `spec` is invalid, the file or the function does not exist, or the function fails, returns no
-        gradients, or exceeds a limit of `_limits`.
+    Raise UnreadableError if the function does not exist, fails, returns no gradients, or exceeds a limit.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
@@ -153,12 +148,10 @@ def call(
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """Return (path to read, kind of file). The kind is a suffix in READ_HERE, or a kind that `convert_worker` converts.
+    """Return the path to read, and the kind of the file.
 
-    A directory, and a path that is only the prefix of a TensorFlow checkpoint, have the kind "tensorflow". For a file
-    with the suffix .index, the path to read is the prefix: the path without this suffix.
-
-    UnreadableError: the file does not exist, is empty, or has an unknown suffix. Or the directory has no checkpoint.
+    A directory and the prefix of a checkpoint have the kind "tensorflow". The path of an .index file is returned
+    without its suffix.
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():
@@ -187,15 +180,9 @@ def _convert(
 ) -> dict[str, Gradient]:
     """Convert a file, or the result of a function, in another process. Return the gradients by name.
 
-    The gradients are memory maps of files that the other process writes in `scratch`.
-
     kind: A key of `NEEDED`.
-    source: The path of the file, or FILE:FUNCTION for the kind "function".
-    python: The interpreter of the other process.
-    setting: In errors, the text after "Install PACKAGE for PYTHON": ", or" and how to set another interpreter. Or ''.
-    only: Patterns of names, as for `fnmatch`. If empty, all gradients are converted.
-
-    UnreadableError: the conversion failed.
+    source: The path of the file. For the kind "function", FILE:FUNCTION.
+    setting: The end of an error about a missing package, which advises to set another interpreter.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))

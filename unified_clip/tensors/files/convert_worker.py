@@ -1,8 +1,8 @@
-"""Convert a file of gradients that only its framework or h5py can read. This module runs as a process of its own.
+"""Convert a file that only a framework or h5py can read. This module runs as a process of its own.
 
     python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 
-The directory OUT receives the gradients, as `memmap.write` writes them, or `failed.json` with the reason.
+The worker writes the gradients into the directory OUT, or writes `failed.json` with the reason.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """The suffix that TensorFlow's checkpoints add to the names of variables."""
 
 WEIGHTS = "model.weights.h5"
-"""The file of weights in a `.keras` file."""
 
 GZIP = 1
-"""The number of the filter gzip in HDF5."""
 
 CHECKED_FILTERS = (GZIP, 2, 3)
-"""The filters of HDF5 that are supported: gzip, shuffle and fletcher32. Only gzip can expand data."""
+"""The supported filters of HDF5: gzip, shuffle and fletcher32. Only gzip can expand data."""
 
 CHECKSUM = 4
 """The number of bytes that fletcher32 adds to a chunk."""
@@ -80,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _size(source: Path) -> int:
-    """Return the size in bytes of a file, or of all files of a TensorFlow checkpoint."""
+    """Return the size of a file, or of all files of a TensorFlow checkpoint, in bytes."""
     if source.is_file():
         return source.stat().st_size
     paths = source.iterdir() if source.is_dir() else source.parent.glob(f"{glob.escape(source.name)}.*")
@@ -163,15 +161,11 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
 
 
 def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    """Yield (name, dataset) for each dataset below an HDF5 group. A dataset with several names is yielded once.
+    """Yield the name and the dataset for each dataset below an HDF5 group. Yield a dataset with several names only
+    once.
 
-    Soft links are left out: their targets are yielded under their own names.
-
-    visited: The groups and datasets that were read before. This function adds to it.
-    tree: The limits of the nesting and of the number of entries.
-
-    UnreadableError: the group has a link to another file.
-    LimitError: the file exceeds a limit of `tree`.
+    Soft links are skipped, because their targets are yielded under their own names. A link to another file raises
+    UnreadableError.
     """
     for key in group:
         name = f"{prefix}{key}"
@@ -193,10 +187,7 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
 
 def _extract(source: str, out: Path) -> Path:
-    """Extract the HDF5 file from a `.keras` zip into the directory `out`, and return its path.
-
-    UnreadableError: the HDF5 file is missing or compressed. BadZipFile: the source is not a zip.
-    """
+    """Extract the HDF5 file from a `.keras` zip into the directory `out`, and return its path."""
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             problem = "is compressed in" if WEIGHTS in archive.namelist() else "is missing from"
@@ -219,11 +210,9 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Check that an HDF5 dataset has all its chunks, and that no chunk expands beyond its size.
+    """Raise UnreadableError if an HDF5 dataset lacks chunks, or has a chunk that expands beyond its size.
 
-    HDF5 does not check this. Only chunks that are compressed with gzip can expand.
-
-    UnreadableError: a chunk is missing or expands, or a filter of the dataset is not in `CHECKED_FILTERS`.
+    HDF5 does not check chunks. Only chunks that are compressed with gzip can expand.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
@@ -249,10 +238,6 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:
-    """Call a Python function, and yield an `Item` for each tensor that it returns.
-
-    out: Not used. All functions in `KINDS` have this parameter.
-    """
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
@@ -260,14 +245,10 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Call a function, and yield (name, tensor) for each tensor that it returns.
+    """Call a function, and yield the name and the tensor for each tensor that it returns.
 
-    The names come from (name, tensor) tuples and keys of dicts. Other tensors are called "gradient N", from 0.
+    The names come from (name, tensor) tuples and keys of dicts. A tensor without a name is called "gradient N", from 0.
     Values that are not tensors are left out.
-
-    ModuleNotFoundError: the function imports a package that is missing.
-    UnreadableError: the function failed otherwise. The message has the line of the failure, if it is in this file.
-    LimitError: the returned value exceeds a limit of `_limits`.
     """
     function = load_function(path, name)
     if not callable(function):
@@ -297,8 +278,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """Return the function with this name in a file, or any other object with the name.
 
-    ModuleNotFoundError: the file imports a package that is missing.
-    UnreadableError: the file cannot be imported, or has no such function.
+    If the file cannot be imported, raise UnreadableError. If a package is missing, raise ModuleNotFoundError.
     """
     try:
         return function_in(path, name)
@@ -314,11 +294,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 def with_line(error: BaseException, path: Path) -> str:
-    """Return the type and the text of an exception, after the number of the last line of `path` in its traceback.
-
-    For a syntax error in `path`, return the number of the line with the error. If no line of `path` is in the
-    traceback, return no number.
-    """
+    """Return the type and the text of an exception, and the number of the last line of `path` in its traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line, text = lines[-1] if lines else None, describe_exception(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
@@ -327,10 +303,7 @@ def with_line(error: BaseException, path: Path) -> str:
 
 
 def function_in(path: Path, name: str) -> Callable[..., Any]:
-    """Import a file as a new module, and return the attribute `name` of the module, a function or another value.
-
-    AttributeError: the module has no such attribute. Any other exception is one that the import of the file raises.
-    """
+    """Import a file as a new module, and return an attribute of the module."""
     stem = path.stem.replace(".", "_")  # with a dot, the module would count as part of a package
     module_name = next(f"{stem}#{count}" for count in itertools.count(1) if f"{stem}#{count}" not in sys.modules)
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -353,7 +326,6 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Convert a tensor of any framework to a `Dense` or `Sparse` tensor. UnreadableError: it cannot be read."""
     framework = adapter_of(type(tensor))
     try:
         assert framework is not None

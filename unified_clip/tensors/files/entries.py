@@ -19,29 +19,27 @@ NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 
 
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
-"""The numbers of errors about too little memory or disk space. A damaged file causes errors with other numbers."""
+"""The error numbers for too little memory or disk space. A damaged file causes other errors."""
 
 
 class Item(NamedTuple):
-    """A tensor in a file. The function `get` reads it."""
-
     name: str
     dtype: str
-    """The name of the dtype in NumPy, or in ml_dtypes."""
+    """The name of the dtype in NumPy or in ml_dtypes."""
 
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """The shape. For a sparse tensor, the shape of the equal dense tensor."""
+    """The shape. A sparse tensor has the shape of the equal dense tensor."""
 
     @property
     def size(self) -> int:
-        """Return the size of the tensor in bytes. For a sparse tensor, return the size of the equal dense tensor."""
+        """Return the size in bytes. A sparse tensor has the size of the equal dense tensor."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
 def describe_failure(error: Exception) -> str:
-    """Return an error about a file that could not be read, with the remedy for this exception."""
+    """Return the text of an error about a file that cannot be read, with a remedy."""
     if isinstance(error, PermissionError):
         return "no permission to read the file. Change its permissions, such as with chmod u+r FILE"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUT_OF_SPACE):
@@ -51,16 +49,14 @@ def describe_failure(error: Exception) -> str:
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
-    """Yield (name, gradient) for each tensor that matches one of the patterns `only`. Without patterns, yield all.
+    """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients.
 
-    Booleans, integers and text are left out. An int64 tensor is yielded if `only` has its full name.
+    Booleans, integers and text are left out. An int64 tensor is yielded only if `only` has its full name.
 
-    file_size: The size of the file in bytes. If given, the names, dtypes, shapes and the total size of the tensors are
-        checked before any tensor is read.
+    file_size: The size of the file in bytes. If given, the shapes and sizes are checked before any tensor is read.
 
-    UnreadableError: a name occurs twice, a dtype is not supported, a pattern matches nothing, or the rows of a sparse
-        tensor do not fit its shape.
-    LimitError: a name is too long, or the tensors have shapes or a size that no file of this size should have.
+    A wrong name, dtype or pattern, or wrong row indices, raise UnreadableError. Impossible shapes and sizes raise
+    LimitError.
     """
     chosen = _chosen(items, only)
     if file_size is not None:
@@ -106,10 +102,8 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Check that a sparse tensor has one row of values for each index, and that each index is inside its shape.
-
-    UnreadableError: the numbers of indices and rows differ, or an index is outside.
-    """
+    """Raise UnreadableError if a sparse tensor does not have one row of values for each index, or if an index is
+    outside its shape."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
@@ -127,16 +121,13 @@ def _check_rows(name: str, gradient: Sparse) -> None:
 def flatten(
     value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for each tensor in nested dicts and lists. A name joins the keys, such as `a.b`.
+    """Yield the name and the tensor for each tensor in nested dicts and lists. A name joins the keys, such as `a.b`.
 
-    In a list, the key of an entry is its position, such as `0`, or `gradient 0` if the list is the outermost value.
-    Values that are not tensors, such as None, are left out.
+    The key of a list entry is its position. In the outermost list, the keys are `gradient 0`, `gradient 1` and so on.
+    Values that are not tensors are left out.
 
-    is_tensor: A function that returns whether a value is a tensor.
     name: The name of `value`, with which all names begin.
-    tree: The limits of the nesting, the number of entries and the names.
-
-    LimitError: the value exceeds a limit of `tree`.
+    tree: The limits for nesting, entries and names. If a limit is exceeded, raise LimitError.
     """
     tree = tree or Tree()
     levels = [iter([(name, value)])]
@@ -155,7 +146,6 @@ def flatten(
 
 
 def _named_entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Return (name, entry) for each entry of a dict or list with this name."""
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     first = "" if isinstance(value, Mapping) else "gradient "
     return ((f"{name}.{key}" if name else f"{first}{key}", item) for key, item in items)

@@ -1,6 +1,6 @@
-"""Memory-map tensors in their files: a file of 10 GB takes no memory until its tensors are used.
+"""Memory-map tensors in their files, so that a file of 10 GB takes no memory until its tensors are used.
 
-A tensor that cannot be mapped in its own file is written to a file in a scratch directory, which is mapped instead.
+A tensor that cannot be mapped in its own file is first written to a scratch directory.
 """
 
 from __future__ import annotations
@@ -21,37 +21,32 @@ Raw = npt.NDArray[np.uint8]
 """The bytes of a file."""
 
 Entry = Any
-"""Where a gradient is in a file, as JSON data. None for a gradient that is None."""
+"""JSON data with the place of a gradient in a file. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The names of three files in a scratch directory. TENSORS has all tensors, one after another. INDEX has the `Entry` of
-each tensor by name. FAILED has the error if there are no tensors.
-"""
+"""The names of three files in a scratch directory: the tensors, their entries by name, and the error if there are no
+tensors."""
 
 ALIGNMENT = 64
-"""Each tensor in the file `TENSORS` begins at a multiple of this many bytes."""
+"""Each tensor in the file `TENSORS` begins at a multiple of this number of bytes."""
 
 SMALL = 1 << 25
-"""A file with fewer bytes than this is read at once instead of mapped."""
+"""The size in bytes from which a file is mapped. A smaller file is read at once."""
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as an array of bytes, mapped if it is not empty. Map it only once: each map keeps it open."""
+    """Return a file as a mapped array of bytes. Each map keeps the file open, so map a file only once."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 def read_or_map(path: Path) -> Raw:
-    """Return a file as an array of bytes. Read a file of less than `SMALL` bytes at once, and map a larger one."""
     return np.fromfile(path, np.uint8) if path.stat().st_size < SMALL else open_map(path)
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
     """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
 
-    If `raw` is a memory map, the array is a memory map, too, with `start` as its attribute `offset`. An array without
-    elements is a plain NumPy array.
-
-    dtype: A key of `STORAGE`.
+    If `raw` is a memory map, the array is a memory map with `start` as its attribute `offset`.
     """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
@@ -62,10 +57,9 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 
 
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
-    """Write a gradient to a file. Return its entry, from which `at` finds the gradient again.
+    """Write a gradient to a file, and return an entry from which `at` reads the gradient.
 
-    A contiguous tensor that is mapped from another file is not copied: the entry has the path of that file. For None,
-    write nothing and return None.
+    A contiguous tensor that is mapped from another file is not copied. The entry then has the path of the other file.
     """
     if gradient is None:
         return None
@@ -84,11 +78,7 @@ def append(file: IO[bytes], gradient: Gradient) -> Entry:
 
 
 def at(raw: Raw, entry: Entry) -> Gradient:
-    """Return the gradient that `append` wrote. Return None if the entry is None.
-
-    raw: The bytes of the file that `append` wrote. If the entry has the path of another file, that file is mapped.
-    entry: The return value of `append`.
-    """
+    """Return the gradient for an entry that `append` returned."""
     if entry is not None and "rows" in entry:
         return Sparse(_dense_at(raw, entry["rows"]).array, _dense_at(raw, entry["values"]), tuple(entry["shape"]))
     return None if entry is None else _dense_at(raw, entry)
@@ -103,24 +93,19 @@ _shared_map = cache(open_map)
 
 
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
-    """Write the gradients into the file TENSORS of a directory, one at a time, and their entries into INDEX."""
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
     (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def load(directory: Path) -> dict[str, Gradient]:
-    """Return the gradients that `write` stored in a directory, by name. Gradients with elements are memory-mapped."""
     index: Mapping[str, Entry] = json.loads((directory / INDEX).read_text(encoding="utf-8"))
     raw = open_map(directory / TENSORS)
     return {name: at(raw, entry) for name, entry in index.items()}
 
 
 def keep(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> dict[str, Gradient]:
-    """Return all gradients by name, as memory maps. Gradients in memory are first written into the directory.
-
-    Arrays without elements are plain NumPy arrays. A None remains None.
-    """
+    """Return all gradients by name, as memory maps. Gradients in memory are first written into the directory."""
     kept: dict[str, Gradient] = {}
 
     def unmapped() -> Iterator[tuple[str, Gradient]]:

@@ -1,4 +1,4 @@
-"""Read NumPy's `.npz`: a zip of arrays. Uncompressed arrays are mapped inside the zip."""
+"""Read NumPy's `.npz`, a zip of arrays. Uncompressed arrays are mapped inside the zip."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""The method deflate can expand one byte to at most this many bytes."""
+"""The method deflate expands one byte to at most this number of bytes."""
 
 LOCAL_HEADER = 30
-"""The number of bytes in a member's header before its name. The last four bytes are the length of the name, and the
-length of the extra field after the name."""
+"""The size of a member's header before its name. The last four bytes are the lengths of the name and of the extra
+field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 """The function that reads an array's header, by version. Later versions are only for structured arrays."""
@@ -31,11 +31,7 @@ READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.forma
 def items(path: Path) -> Iterator[Item]:
     """Yield an `Item` for each array of a `.npz` file, in the order of the file.
 
-    Uncompressed arrays are mapped. Arrays that are compressed, in Fortran order or in another byte order are read.
-
-    UnreadableError: an array is damaged or not supported.
-    LimitError: an array has a shape that no tensor can have.
-    BadZipFile: the file is not a zip, or is cut short.
+    A damaged or unsupported array raises UnreadableError. A file that is not a complete zip raises BadZipFile.
     """
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # not closed here: it must be open while items are read

@@ -1,8 +1,7 @@
-"""Read Paddle's `.pdparams` and `.pdopt`, which are pickles, without Paddle and without running code of the file.
+"""Read Paddle's `.pdparams` and `.pdopt` without Paddle, and without running code of the file.
 
-A pickle names functions and classes, and loading the pickle calls them. For the names that `paddle.save` writes, the
-reader calls a harmless function in `STAND_INS` instead. Other names and opcodes are rejected. Reading takes time and
-memory in proportion to the size of the file. Large arrays are mapped inside the pickle.
+These files are pickles, which call functions by name. The reader calls a harmless function of `STAND_INS` for each name
+that `paddle.save` writes, and rejects other names and opcodes.
 """
 
 from __future__ import annotations
@@ -23,29 +22,30 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""A bytes object of this many bytes or more is mapped instead of read. Protocol 4 stores it outside of its frames."""
+"""The size from which a bytes object is mapped instead of read. Pickle protocol 4 stores large objects outside of its
+frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The unpickler that is written in Python: its methods for opcodes can be replaced."""
+"""The unpickler that is written in Python, whose methods for opcodes can be replaced."""
 
 LONGEST_CODE = 16
 """The largest number of characters in NumPy's code for a dtype, such as `f4`."""
 
 PLAIN = (str, bytes, int, float, bool, type(None))
-"""The allowed types of dict keys. Hashing a nested tuple may take forever."""
+"""The allowed types of dict keys. Hashing a nested tuple can take forever."""
 
 NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write: they create objects, or reserve more memory than the file has bytes."""
+"""Opcodes that `paddle.save` does not write. They create objects, or reserve more memory than the file has bytes."""
 
 SLICED = "UnpackBigParamInfor@@"
 """The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for more than a GiB."""
 
 
 class Dtype:
-    """A replacement for np.dtype in a pickle. Paddle has no uint16: NumPy's code for it means bfloat16."""
+    """A replacement for np.dtype in a pickle. NumPy's code for uint16 means bfloat16, because Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -57,7 +57,7 @@ class Dtype:
 
 
 class Array:
-    """A replacement for np.ndarray while a pickle is read. It has the shape, the dtype and the bytes of an array."""
+    """A replacement for np.ndarray while a pickle is read."""
 
     def __init__(self, *empty: Any) -> None:
         """Ignore the arguments, which describe an empty array. The method `__setstate__` sets all attributes."""
@@ -80,20 +80,16 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a name in the dict `values`. This function replaces `eval` in the pickle of a dense tensor.
-
-    TypeError: the pickle passes compiled code instead of a name.
-    """
+    """Return the value of a name. This function replaces `eval` in the pickle of a dense tensor."""
     if not isinstance(name, str):
         raise TypeError("the pickle evaluates code, which paddle.save does not write")
     return values[name]
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Return a dict of (key, value) pairs. Leave out keys of types other than `PLAIN`.
+    """Return a dict of the pairs. This function replaces OrderedDict.
 
-    This function replaces OrderedDict. Pickles of Python 2 pass the pairs. Pickles of Python 3 pass nothing, and add
-    the pairs later.
+    Pickles of Python 2 pass the pairs. Pickles of Python 3 pass nothing, and add the pairs later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -109,22 +105,19 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""The replacement of a pickle's function, by (module, name) as in Python 3 and NumPy 2."""
+"""The replacements of a pickle's functions, by (module, name) as in Python 3 and NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
 
 class Whole:
-    """A replacement for the file of an unpickler. If the file has too few bytes for a read, the read fails."""
+    """A replacement for the file of an unpickler. A read fails if the file has too few bytes."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
 
     def read(self, count: int) -> bytes:
-        """Return the next `count` bytes. No memory is reserved before the number of bytes is checked.
-
-        EOFError: the file has fewer bytes.
-        """
+        """Return the next `count` bytes. The number of bytes is checked before memory is reserved."""
         if count > self.size - self.file.tell():
             raise EOFError("the file ends early")
         return self.file.read(count)
@@ -134,11 +127,8 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return a function that runs an opcode of a pickle, but first checks the types of dict keys.
+    """Return a function that checks the types of dict keys before it runs an opcode of a pickle.
 
-    The function raises UnreadableError if the type of a key is not in `PLAIN`.
-
-    load: The function that runs the opcode.
     keys: The positions of the keys on the unpickler's stack.
     """
 
@@ -152,13 +142,14 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """An unpickler that calls only the functions in `STAND_INS`. Bytes objects of at least `LONG` bytes are mapped."""
+    """An unpickler that calls only the functions in `STAND_INS`. Large bytes objects are mapped."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and list entries passed to calls so far. It is limited, because calls copy them."""
+        """The number of characters and list entries passed to calls so far. The number is limited, because calls copy
+        the data."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -170,10 +161,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Run an opcode for a bytes object. A length and the bytes follow the opcode. Push the bytes on the stack.
-
-        `LONG` bytes or more are mapped instead of read.
-        """
+        """Run an opcode that is followed by a length and the bytes of a bytes object."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -185,20 +173,15 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Run an opcode that calls a function of `STAND_INS`.
-
-        ValueError: the calls so far got more data than the file has, because the file passes the same data many times.
-        """
+        """Run an opcode that calls a function of `STAND_INS`. Raise ValueError if the calls get more data than the file
+        has."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times, which paddle.save does not write")
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Run the opcode that sets the state of the last object on the stack.
-
-        An `Array` or a `Dtype` gets the state. A dict stays unchanged. ValueError: the object has another type.
-        """
+        """Run the opcode that sets the state of the last object on the stack. A dict stays unchanged."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
@@ -232,8 +215,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 def items(path: Path) -> Iterator[Item]:
     """Yield an `Item` for each array in a pickle file, in the order of the file.
 
-    UnreadableError: the file is damaged, or has sliced tensors, or `paddle.save` did not write it.
-    LimitError: the file exceeds a limit of `_limits`.
+    A damaged file, a file with sliced tensors, and a file that `paddle.save` did not write raise UnreadableError.
     """
     raw = open_map(path)
     try:

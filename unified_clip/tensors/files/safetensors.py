@@ -1,6 +1,5 @@
-"""Read safetensors files.
+"""Read safetensors files: the length of a JSON header in eight bytes, the header, and the tensors.
 
-A file has eight bytes with the length of a JSON header, the header, and the tensors, which are mapped.
 `parity/data/README.md` describes the format of sparse gradients.
 """
 
@@ -29,7 +28,7 @@ DTYPES = {
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""The name of each dtype, by its code in the format. A code that is missing here is used as the name."""
+"""The name of each dtype, by its code in the format. An unknown code is used as the name."""
 
 
 class Entry(NamedTuple):
@@ -49,10 +48,8 @@ class Entry(NamedTuple):
 def items(path: Path) -> Iterator[Item]:
     """Yield an `Item` for each tensor of a safetensors file, in the order of the header.
 
-    For a sparse gradient NAME, the tensors NAME.indices and NAME.values become one `Item`.
-
-    UnreadableError: the file is damaged, or its metadata about sparse gradients is invalid.
-    LimitError: a tensor has a shape that no tensor can have.
+    For a sparse gradient NAME, the tensors NAME.indices and NAME.values become one `Item`. A damaged file raises
+    UnreadableError.
     """
     raw = open_map(path)
     header, start = _header(raw)
@@ -80,11 +77,9 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Read a safetensors file that unified_clip wrote, and return its tensors by name.
+    """Return the tensors of a safetensors file that unified_clip wrote, by name.
 
-    The two tensors of a sparse gradient, its indices and its values, stay separate.
-
-    UnreadableError: the file was changed or removed, or cannot be read.
+    The indices and the values of a sparse gradient stay separate. A changed or removed file raises UnreadableError.
     """
     try:
         raw = read_or_map(path)
@@ -103,7 +98,7 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return (header as a dict, position after the header). UnreadableError: it is invalid, or has a name twice."""
+    """Return the header as a dict, and the position after the header."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -131,7 +126,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return {name of a sparse gradient: its shape} from the metadata. UnreadableError: the metadata is invalid."""
+    """Return the shape of each sparse gradient by name, from the metadata."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):
@@ -145,13 +140,11 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """Return an `Entry` for each tensor in the header, by name.
+    """Return an `Entry` for each tensor in the header, by name. Invalid or overlapping entries, and gaps, raise
+    UnreadableError.
 
     first: The position of the first byte after the header.
     size: The number of bytes of the file.
-
-    UnreadableError: an entry is invalid, or the entries overlap, leave gaps, or do not end at the end of the file.
-    LimitError: an entry has a shape that no tensor can have.
     """
     entries = {name: _entry(name, entry, first) for name, entry in header.items()}
     end = first
