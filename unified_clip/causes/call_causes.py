@@ -1,9 +1,8 @@
-"""Find the cause of a difference: test the known causes on the numbers of a call.
+"""Find why a clip call returned a wrong result, by testing the known causes on the numbers of the call.
 
-Tests of the tensors come first: they find swapped results, for example. Then each cause in `hypotheses` predicts a norm
-and coefficients. A cause fits if the call returned the predicted norm, and the coefficients explain every element: bit
-for bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit. The cause is
-unknown if no cause counts, or if causes of different kinds count.
+The tensors are tested first, for example for swapped results. Then each hypothesis of `hypotheses` predicts a norm and
+coefficients. A hypothesis fits if these predictions explain the returned norm and every element of the results. The
+cause stays unknown if no hypothesis fits, or if hypotheses of different kinds fit.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 def find_cause(call: Observation) -> Cause | None:
     """Return the cause of the difference between a call and the correct call.
 
-    Return None if nothing differs, if no cause fits, or if causes of different kinds fit. If `forms_differ`, return a
-    cause only if results are swapped or missing.
+    Return None if the results do not differ, if no cause fits, or if causes of different kinds fit.
     """
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
@@ -39,15 +37,14 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def forms_differ(call: Observation) -> bool:
-    """Return whether a result differs from the correct one in shape or dtype, or the number of results differs."""
     forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
     return forms[0] != forms[1]
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return the cause that the tensors of a call show, such as NaN. Else return None.
+    """Return the cause that the tensors themselves show, such as NaN or wrong signs.
 
-    The results must differ from the correct ones, but must have their shapes and dtypes.
+    Use this function only for wrong results that have the correct shapes and dtypes.
     """
     last = bounds if call.by == "value" else by_value
     checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, last)
@@ -57,9 +54,7 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
-    Test `common_causes` first, and `fitted_causes` only if no common cause fits. Return None if common causes of
-    different kinds fit, or if the fitting cause may be rounding. Return the result of `touched` or `steps_in_16_bits`
-    if no cause fits, or if rounding hides whether a common cause or the correct call fits.
+    Hypotheses with fixed settings come first. Settings are computed from the numbers only if no fixed settings fit.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -81,7 +76,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    """Return a cause if the norm is correct, and the results are correct but in another order. Else return None."""
+    """Return a cause if the norm is correct, and the correct results come in the wrong order."""
     expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
     if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
@@ -91,10 +86,10 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result. Else, and for a call that only measures, return None.
+    """Return a cause if some gradients have no result.
 
-    If the call returned a different number of results than expected, all its results must be correct and in order. Only
-    then can this function find which ones are missing.
+    If the number of results is wrong, the missing results are known only if all returned results are correct and in
+    order.
     """
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
@@ -112,11 +107,7 @@ def without_result(call: Observation) -> Cause | None:
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Return a cause if numbers were too large or too small for the dtype of the computation. Else return None.
-
-    The signs are a norm of inf or 0 that should be another number, and infinite elements that should be finite. For a
-    call that returns no norm, there is one more sign: the total norm is beyond the range, and every element became 0.
-    """
+    """Return a cause if numbers were too large or too small for the dtype of the computation."""
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     dtype = "float16" if is_narrow else "float32"
@@ -151,22 +142,14 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def _log2(norm: float, p: float) -> float:
-    """Return the binary logarithm of norm**p, the sum whose root is the p-norm. For p = inf: of the norm itself.
-
-    Return NaN for a norm that is NaN, and -inf for 0.
-    """
+    """Return the binary logarithm of norm**p, or of the norm itself for p = inf."""
     if norm == 0 or not norm < math.inf:
         return -math.inf if norm == 0 else norm
     return math.log2(norm) * (p if p < math.inf else 1.0)
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
-    """Return the cause of a wrong norm of 0 or inf. The cause has another kind if gradients do not follow from this
-    norm.
-
-    A gradient follows from a norm of 0 if it is unchanged, and from a norm of inf if it became 0. Gradients that are
-    correct, or have only NaN, also count as following from this norm.
-    """
+    """Return the cause of a wrong norm of 0 or inf. The kind is "coefficient" if the gradients contradict the norm."""
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero
@@ -176,11 +159,7 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None.
-
-    The kind is "inf" if an infinite total norm explains all results. If expected NaN are missing because nothing is
-    clipped, return the cause of `not_clipped`. Otherwise, the kind is "NaN".
-    """
+    """Return a cause if the results or the norm contain an unexpected NaN, or lack an expected NaN."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -205,7 +184,7 @@ def nan(call: Observation) -> Cause | None:
 
 
 def _all_became_zero(call: Observation) -> bool:
-    """Return whether every element is finite before the call and 0 after it, although other numbers are expected."""
+    """Return whether the call turned finite gradients into zeros, although the correct results are not all zeros."""
     sides = list(call.sides())
     are_finite = all(np.isfinite(before.values()).all() for _, before, _, _ in sides)
     expected = any(right.values().any() for _, _, right, _ in sides)
@@ -213,19 +192,18 @@ def _all_became_zero(call: Observation) -> bool:
 
 
 def _are_zeros(call: Observation) -> bool:
-    """Return whether every finite element became 0, as with a coefficient of 0."""
+    """Return whether every finite element became 0."""
     return not any(result.values()[np.isfinite(before.values())].any() for _, before, _, result in call.sides())
 
 
 def zeros(call: Observation) -> Cause | None:
-    """Return a cause if some zeros have the wrong sign, and everything else is correct. Else return None."""
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
     return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
 def signs(call: Observation) -> Cause | None:
-    """Return a cause if elements have the wrong sign, and everything else is correct up to rounding. Else None."""
+    """Return a cause if the only error is the sign of some elements, apart from rounding."""
     sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.wrong]
     sizes_fit = all(_is_near(np.abs(result.values()), np.abs(right), result.dtype) for right, result in sides)
     if not sizes_fit or all(_is_near(result.values(), right, result.dtype) for right, result in sides):
@@ -239,15 +217,15 @@ def signs(call: Observation) -> Cause | None:
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
-    """Return whether numbers agree up to a few roundings to a dtype, or to float32 if the dtype has more digits."""
+    """Return whether two arrays agree within a few roundings to `dtype`, or to float32 if `dtype` is float64."""
     rtol = max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
     return np.allclose(result, right, rtol=rtol, atol=0.0, equal_nan=True)
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Return a cause if all gradients are unchanged, some of them should be clipped, and the returned norm is correct.
+    """Return a cause if the norm is correct, but no gradient was clipped.
 
-    Else return None. If the coefficient is below 1 only because of eps, the cause is another eps.
+    If only eps makes the coefficient smaller than 1, the cause is another eps.
     """
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
@@ -259,10 +237,7 @@ def not_clipped(call: Observation) -> Cause | None:
 
 
 def touched(call: Observation) -> Cause | None:
-    """Return a cause if the norm is correct, and the only difference is rounding in gradients that should be unchanged.
-
-    Else return None.
-    """
+    """Return a cause if the only error is rounding in gradients that should be unchanged."""
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
@@ -273,7 +248,7 @@ def touched(call: Observation) -> Cause | None:
 
 
 def norm_after(call: Observation) -> Cause | None:
-    """Return a cause if the results are correct up to rounding, and the call returns the results' norm. Else None."""
+    """Return a cause if the returned norm is the norm of the clipped gradients."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NORM_TOLERANCE) or not call.after:
         return None
@@ -292,10 +267,9 @@ def norm_after(call: Observation) -> Cause | None:
 
 
 def by_value(call: Observation) -> Cause | None:
-    """Return a cause if a clip by norm clips each element to the threshold. Else return None.
+    """Return a cause if a clip by norm clipped each element to the threshold.
 
-    At least one gradient must have clipped elements and a result that no coefficient explains. Otherwise, a clip by a
-    norm is as likely.
+    At least one result must be impossible for a clip by norm.
     """
     is_shown = False
     for number, before, _, result in call.sides():
@@ -309,10 +283,7 @@ def by_value(call: Observation) -> Cause | None:
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Return a cause if all elements of a clip by value are clipped to other bounds. Else return None.
-
-    The other bounds are the smallest and the largest element of the results.
-    """
+    """Return a cause if a clip by value used other bounds: the smallest and the largest element of the results."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

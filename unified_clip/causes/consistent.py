@@ -1,9 +1,9 @@
 """Choose the causes of one function's differences over all its cases.
 
-In a degenerate case, such as one tensor or one element, several causes predict the same numbers. So a cause that fits
-one case is tested on the other cases of the function. The cause predicts numbers for each other case. A case
-contradicts the cause if the predicted numbers clearly differ from the correct ones, and the function did not return the
-predicted numbers. Of the causes that no case contradicts, the report names the one that explains the most differences.
+In a simple case, such as a single tensor with one element, several causes predict the same numbers. So each cause that
+fits a case is tested on the function's other cases. Another case contradicts a cause if the cause predicts clearly
+wrong results there, and the function did not return them. Of the causes that no case contradicts, the report names the
+cause that explains the most differences.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .observation import Cause, Hypothesis, Observation, common_cause
 from .sums import NARROW
 
 SLACK = 1e-5
-"""The relative difference of two numbers that counts as rounding, as in a suite without the key `tolerance`."""
+"""The largest relative difference of two numbers that count as equal, unless a suite has the key `tolerance`."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Kinds of causes whose sentences have numbers or names of one case."""
+"""Kinds of causes whose sentences contain numbers or names from a single case."""
 
 LEFT_OUT = ("left out", "not scaled")
 """Kinds of causes that name some of the gradients."""
@@ -48,32 +48,29 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
     "as with the integer part of the threshold": int,
     "as with the threshold rounded to an integer": round,
 }
-"""How a function may convert a threshold to an integer, in words."""
+"""Ways in which a function might convert a threshold to an integer."""
 
 
 class Diagnosis(NamedTuple):
-    """The cause of one difference, or the reason why the report names none."""
-
     cause: Cause | None = None
     contradiction: str = ""
-    """A sentence about a cause that fits the case, but that another case contradicts. '' if there is none."""
+    """A sentence that names a fitting cause and a case that contradicts it. Empty if no case contradicts a cause."""
 
 
 class _Call:
-    """A call, the hypotheses about it, and tests of hypotheses about other calls of the same function."""
+    """A call of a function, with the hypotheses that might explain it."""
 
     def __init__(self, name: str, call: Observation) -> None:
         self.name, self.call = name, call
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients. float64 counts as float32: few causes differ between these two."""
+        """The dtypes of the gradients. float64 counts as float32, because few causes differ between the two."""
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
     @cached_property
     def cause(self) -> Cause | None:
-        """The cause that this call shows by itself, or None if it shows none."""
         return call_causes.find_cause(self.call)
 
     @cached_property
@@ -97,10 +94,10 @@ class _Call:
 
     @cached_property
     def is_regular(self) -> bool:
-        """Return whether all numbers are finite, and the results have the expected shapes and dtypes.
+        """Whether hypotheses can predict the numbers of this call.
 
-        Also return False for a clip by value or per slice, and if no gradient should be clipped. Hypotheses predict the
-        numbers of regular calls only.
+        Hypotheses predict finite numbers of a clip by norm, with the expected shapes and dtypes. At least one gradient
+        must be subject to clipping.
         """
         call = self.call
         if call_causes.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
@@ -115,22 +112,20 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether a cause of another call should show in this call, too.
+        """Return whether a cause of the call `other` should show in this call, too.
 
-        This call must be regular. Both calls must have the same rule, norm_type and eps. The caller must pass the norm
-        to both calls, or to neither. A call with sparse gradients judges only calls with sparse gradients, because a
-        function can have a mistake for them alone. `_contradicts` decides about calls with other dtypes.
+        Both calls must have the same settings. A call with sparse gradients does not judge a call without sparse
+        gradients, because a function can have a mistake for sparse gradients alone.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
         return self.is_regular and settings[0] == settings[1] and _has_sparse(here) <= _has_sparse(there)
 
     def is_predicted(self, hypothesis: Hypothesis) -> bool:
-        """Return whether a hypothesis predicts what this call returned, within rounding."""
         return self.call.explains(hypothesis, self.slack)
 
     def is_visible(self, hypothesis: Hypothesis) -> bool:
-        """Return whether the numbers that a hypothesis predicts clearly differ from those of the correct call."""
+        """Return whether the numbers that a hypothesis predicts clearly differ from the correct numbers."""
         call = self.call
         pairs = zip(call.coefficients(hypothesis), call.expected_coefs, strict=False)
         if call.scalings and any(abs(coef - right) > 4 * self.slack * right for coef, right in pairs):
@@ -143,10 +138,7 @@ class _Call:
 
 
 def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
-    """Yield causes that show at some thresholds only: an integer threshold, and a threshold of 0 that means no clip.
-
-    One call alone does not show them, because other causes explain its numbers as well.
-    """
+    """Yield causes that only certain thresholds reveal, such as a threshold of 0 that switches clipping off."""
     threshold = call.threshold
     for sentence, convert in INTEGERS.items() if threshold < math.inf else ():
         if threshold != convert(threshold):
@@ -157,7 +149,7 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """Return the cause of each difference of one function, by the name of the case that differs.
+    """Return the cause of each difference of one function, by the name of its case.
 
     calls: All calls of the function, by the name of the case.
     differing: The names of the cases whose results differ.
@@ -200,12 +192,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
-    """Return one of the calls that contradict a hypothesis, if they show that the hypothesis is wrong, else None.
+    """Return a call that contradicts a hypothesis, or None if the contradicting calls prove nothing.
 
-    One correct call is enough. Calls with a difference may have another mistake instead, so they need at least as many
-    lists of gradients as the calls that the hypothesis explains.
-
-    explained: The calls whose difference the hypothesis explains.
+    One correct call is enough proof. Calls with wrong results might have a different mistake. So they need at least as
+    many lists of gradients as the calls in `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -217,11 +207,9 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return the hypothesis that explains the most differences, as a cause.
+    """Return the hypothesis that explains the most differences, as a cause. Return None if several kinds tie.
 
-    If several kinds of hypotheses explain this number of differences, return None.
-
-    fitting: (number of differences that the hypothesis explains, hypothesis) tuples.
+    fitting: (number of explained differences, hypothesis) tuples.
     """
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
@@ -229,10 +217,7 @@ def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
-    """Yield lists of the hypotheses that explain the numbers of a call, each for a larger allowed error.
-
-    Stop at a relative error within which the correct call explains the numbers, too.
-    """
+    """Yield lists of the hypotheses that explain a call. Each list allows a larger error than the list before it."""
     call = this.call
     for slack in (*call.slacks, this.slack):
         if call.expected_fits(slack):
@@ -243,7 +228,7 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 
 
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return what a hypothesis about the call `source` predicts for the call `target`, or [] if it predicts nothing."""
+    """Return what a hypothesis about `source` predicts for `target`, or [] if it predicts nothing."""
     if hypothesis.kind in ROUNDING:
         return []
     if hypothesis.kind in LEFT_OUT and hypothesis.about:
@@ -261,10 +246,9 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that another call leaves the gradients of a hypothesis out of its norm, too.
+    """Return hypotheses that the call `target` also leaves out the gradients that `source` leaves out.
 
-    The first result identifies these gradients by index, name and shape, and the second by position from the end.
-    Return [] if the other call lacks one of these gradients: a mistake may leave out gradients of certain shapes only.
+    The gradients of the two calls are matched by index, name and shape, and also by their position from the end.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
@@ -274,10 +258,7 @@ def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> l
 
 
 def _without_from_end(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return [the hypothesis that another call leaves out gradients with the same positions from the end].
-
-    Return [] if the hypothesis leaves out no gradients, or if the other call lacks one of them.
-    """
+    """Return the hypothesis that `target` leaves out the gradients at the same positions, counted from the end."""
     there = target.call
     numbers = [len(there.before) - len(source.call.before) + each for each in hypothesis.about]
     are_left_out = hypothesis.kind in LEFT_OUT and bool(numbers)
@@ -289,13 +270,13 @@ def _without(numbers: Sequence[int], hypothesis: Hypothesis, call: Observation) 
 
 
 def _is_same(here: Observation, number: int, there: Observation, other: int) -> bool:
-    """Return whether two gradients of two calls have the same index, name and shape."""
+    """Return whether a gradient of one call and a gradient of another call have the same index, name and shape."""
     names = here.names[number : number + 1] == there.names[other : other + 1]
     return number == other and names and here.counted[number].shape == there.counted[other].shape
 
 
 def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypothesis that the gradients of another call are multiplied by the same factor."""
+    """Return the hypothesis that `target` multiplies its gradients by the same factor as `source`."""
     factor, there = hypothesis.coefs[0] / source.call.expected_coefs[0], target.call
     if not all(each.unchanged_is_expected for each in there.scalings.values()):
         return []
@@ -304,7 +285,7 @@ def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> lis
 
 
 def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
-    """Return whether another call shows that a hypothesis about this call is wrong."""
+    """Return whether the call `other` proves that a hypothesis about the call `this` is wrong."""
     if other.dtypes != this.dtypes and hypothesis.kind not in SETTINGS:  # it may be a mistake for one dtype alone
         return False
     predictions = _transferred(hypothesis, this, other)
@@ -316,7 +297,7 @@ def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
 
 
 def _is_explained(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
-    """Return whether a hypothesis about this call explains the difference of another call."""
+    """Return whether a hypothesis about the call `this` also explains the wrong result of the call `other`."""
     if other is this:
         return True
     # causes in 16 bits explain the same numbers up to a rounding

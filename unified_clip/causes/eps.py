@@ -13,13 +13,14 @@ COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
 
 LARGEST_EPS = 1e-2
-"""If another cause and an eps up to this size explain the same numbers, the cause's sentence also names the eps."""
+"""If another cause explains the same numbers as an eps up to this size, the sentence about the cause mentions the eps.
+"""
 
 FEW_NORMS = 8
-"""If a call has fewer norms than this, rounding can look like another eps by chance."""
+"""The number of norms below which rounding can look like another eps by chance."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
-"""Values of eps that may be added to the sum of the squares."""
+"""Values of eps that a function might add to the sum of the squares."""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -39,11 +40,7 @@ def other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that eps is added to the coefficient, after the division by the norm.
-
-    Yield none if eps changes every coefficient by no more than rounding. Also yield none unless the clip is by the
-    total norm or per tensor.
-    """
+    """Yield hypotheses that eps is added to the coefficient, not to the norm."""
     coefs = call.coefficients(Hypothesis(eps=0.0))
     if call.by not in ("global", "per tensor") or call.are_norms:
         return
@@ -59,12 +56,7 @@ def on_coefficient(eps: float) -> str:
 
 
 def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that eps is added to the sum of the squares, so that it is inside the root.
-
-    The function may return the norm with eps or without it. Yield none if norm_type is not 2, if the caller passed the
-    norm, or if eps changes every norm by no more than rounding. Also yield none unless the clip is by the total norm or
-    per tensor.
-    """
+    """Yield hypotheses that eps is added to the sum of the squares, inside the root."""
     if call.p != 2 or call.passed_norm is not None or call.by not in ("global", "per tensor"):
         return
     norms = call.norms_by(call.by)
@@ -84,9 +76,7 @@ def in_root(eps: float) -> str:
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return words such as ", or with eps of about 0.001", for the eps that gives the same coefficients.
-
-    Return '' if no eps up to LARGEST_EPS gives them, or if the call does not clip by the total norm.
+    """Return words such as ", or with eps of about 0.001" if an eps gives the same coefficients. Otherwise, return ''.
 
     coefs: The coefficient of each gradient.
     """

@@ -1,7 +1,7 @@
-"""Causes with a number, such as another eps or threshold, that several calls of one function determine together.
+"""Find the number in a cause, such as another eps or another threshold, from several calls of one function.
 
-Each call bounds the number by an interval. `fitting_families` yields a cause only if one number is in the intervals of
-all correct calls, and of most calls with a difference.
+Each call limits the number to an interval. A cause is reported only if one number lies in the intervals of all correct
+calls, and of most calls with a difference.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from .sums import IN_FLOAT32, rounding_noise
 Interval = tuple[float, float]
 
 Bounds = Callable[[Observation, float, Interval], Interval]
-"""A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers, such as eps,
-that give these coefficients."""
+"""A function that converts an interval of coefficients to an interval of the number, for a call and a norm."""
 
 CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
-"""Conditions under which a function may scale gradients to the threshold. The values are the exponents of the norm and
-of the threshold."""
+"""Conditions under which a function might scale gradients. The values are the exponents of the norm and the threshold.
+"""
 
 LARGEST_EPS = 1.0
-"""The largest eps that a cause may have."""
+"""The largest eps that a cause can have."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -37,14 +36,11 @@ DIGITS = (1, 2, 3, 6, 17)
 def fitting_families(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """Yield each cause whose number explains the calls of a function, the simplest cause first.
+    """Yield the causes whose number explains the calls of a function. The simplest cause comes first.
 
-    The number has to explain `this`, all correct calls, and the differences of more than half of the lists of
-    gradients. Yield none if `this` returned a wrong norm, clips per slice, or has an infinite threshold.
-
-    this: The call whose difference is to be explained. The cause is about this call.
-    correct: The comparable calls without a difference.
-    differing: The other comparable calls, which have a difference.
+    this: The call whose difference is to be explained.
+    correct: Comparable calls without a difference.
+    differing: Other comparable calls with a difference.
     """
     if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
         return
@@ -83,10 +79,10 @@ def fitting_families(
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield the conditions under which a function scales gradients to the threshold, in words.
+    """Yield the conditions under which a function scales gradients, in words.
 
-    common: A function of the exponents of the norm and of the threshold. It returns an interval of quotients of these
-        two powers. All calls with a quotient above this interval are scaled.
+    common: A function of the exponents (a, b) of the quotient norm**a / threshold**b. It returns an interval of the
+        quotient. The function scales all gradients with a quotient above the interval.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -98,10 +94,7 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
 
 
 def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
-    """Return the cause that every threshold is multiplied by a factor.
-
-    If the call returns no norm, a norm that is divided by this factor may be the cause instead.
-    """
+    """Return the cause that every threshold is multiplied by a factor, or that the unknown norm is divided by it."""
     kind: CauseKind = "another threshold"
     sentence = instead("a threshold of", threshold, this.threshold)
     if this.norm is None:
@@ -119,13 +112,9 @@ def _has_correct_norm(call: Observation) -> bool:
 def _common(
     required: Sequence[Observation], differing: Sequence[Observation], numbers: Callable[[Observation], Interval]
 ) -> Interval | None:
-    """Return the numbers that explain every clipped gradient of the calls, as an interval.
+    """Return the interval of numbers that explain all required calls and most of the differing calls, or None.
 
-    Return None if no number explains all required calls, and the differences of more than half of the lists.
-
-    required: The call with the difference, and all correct calls.
-    differing: The other calls with a difference.
-    numbers: A function that returns the numbers that explain one call.
+    numbers: A function that returns the interval of numbers that explain one call.
     """
     common = (-math.inf, math.inf)
     for call in required:
@@ -142,7 +131,7 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of lists of gradients that some calls clip. Lists with the same total norm count as one.
+    """Return the number of different lists of gradients. Lists with the same total norm count as one list.
 
     A mistake often shows in the same way in all calls with one list, whatever the threshold is.
     """
@@ -150,12 +139,11 @@ def lists_of(calls: Iterable[Observation]) -> int:
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return the interval of the numbers in both intervals. If it is empty, its first end is above its second."""
+    """Return the intersection of two intervals. Its first end is above its second end if the intersection is empty."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 
 def _numbers(call: Observation, bounds: Bounds) -> Interval:
-    """Return the numbers that explain every clipped gradient of a call."""
     numbers, tolerance = (-math.inf, math.inf), IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
         if (scaling := call.scalings.get(number)) and call.norms[number] > 0:
@@ -164,10 +152,7 @@ def _numbers(call: Observation, bounds: Bounds) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of threshold / norm for which a clip gives the clipped gradient.
-
-    The coefficient of a clip is threshold / norm, but at most 1.
-    """
+    """Return the interval of quotients threshold / norm that explain the clipped gradient."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if scaling.is_unchanged or high >= 1 else high
 
@@ -190,11 +175,9 @@ def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Inte
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return the largest quotient of norm and threshold of unchanged gradients, and the smallest of scaled gradients.
+    """Return the largest quotient of an unchanged gradient, and the smallest quotient of a scaled gradient.
 
-    The first quotient is above the second if a gradient is neither unchanged nor scaled to the threshold.
-
-    powers: The exponents of the norm and of the threshold in the quotient.
+    powers: The exponents (a, b) of the quotient norm**a / threshold**b.
     """
     unchanged, scaled, tolerance = -math.inf, math.inf, IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
@@ -220,7 +203,7 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the simplest number in an interval: a preferred number, or one with few digits. None if unbounded."""
+    """Return the simplest number in an interval, such as a preferred number. Return None for an infinite interval."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

@@ -27,7 +27,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""A factor counts as rounding if its relative difference from 1 is less than this."""
+"""The smallest difference between a factor and 1 that does not count as rounding."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -41,16 +41,11 @@ SQUARED_NORM = "as with the square of the norm instead of the norm"
 TWICE = "as when the coefficient multiplies everything twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""How `_float32_norm` adds up squares, in words. Its argument `way` is an index of this tuple."""
+"""How `_float32_norm` adds up squares, in words. The parameter `way` of that function is an index of this tuple."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield the causes whose settings are known in advance, such as each common eps. The simplest cause comes first.
-
-    A clip per slice, a clip per group and a recording without gradients have fewer possible causes.
-
-    slack: The relative error up to which numbers count as equal.
-    """
+    """Yield hypotheses with settings that are known in advance, such as each common eps. Simple ones come first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -74,10 +69,6 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the squares are added up in float32, as some frameworks and ported code do.
-
-    Yield none if norm_type is not 2, or if the caller passed the norm.
-    """
     if call.p != 2 or call.passed_norm is not None:
         return
     values = {number: gradient.values().reshape(-1) for number, gradient in call.counted.items()}
@@ -91,9 +82,8 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
     """Return the norm over some gradients, with their squares added up in float32.
 
     values: The elements of each gradient, by index.
-    way: An index of SUMS. The ways 0 to 3 add up each gradient, then the sums. The ways 1 and 3 also round the root of
-        each sum if there are several. Way 4 adds up the squares of all gradients in one sequence.
-    numbers: The indices of the gradients.
+    way: An index of SUMS. The ways 0 to 3 sum each gradient, and then add up the sums. The ways 1 and 3 also round the
+        norm of each gradient. Way 4 adds up the squares of all gradients in one sequence.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
@@ -103,10 +93,7 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm, the coefficient, or the sum of the squares is in bfloat16 or float16.
-
-    The last hypotheses allow several roundings: the returned norm is any number of the dtype near the correct norm.
-    """
+    """Yield hypotheses that the norm, the coefficient, or the sum of the squares is in bfloat16 or float16."""
     for dtype in NARROW:
         norms = [nearest_float(n, dtype) for n in call.norms]
         yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, tolerance=IN_FLOAT32)
@@ -124,11 +111,7 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that some gradients are wrongly returned unchanged or as zeros, and the others are clipped.
-
-    In the first hypothesis, the norm includes these gradients. In the second one, which needs a clip by the total norm,
-    the norm leaves them out. Yield none if no gradient was returned unchanged or as zeros.
-    """
+    """Yield hypotheses that the call returned some gradients unchanged or as zeros, and clipped the rest."""
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
@@ -145,14 +128,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm includes too few or too many gradients.
-
-    The norm may leave out one gradient, all gradients with the same dtype or number of axes, or all other gradients.
-    It may be the norm of the first or of the last gradient alone. The norm may also include gradients that it should
-    exclude. A hypothesis has no kind if rounding could change the norm as much as these gradients do.
-
-    slack: The relative error up to which numbers count as equal.
-    """
+    """Yield hypotheses that the norm includes too few or too many gradients."""
     expected = call.norm_over(call.counted)
 
     def of_others(left: Sequence[int], sentence: str) -> Hypothesis:
@@ -186,11 +162,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that gradients are clipped by another norm than the correct one.
-
-    The norm may be the total norm, or the norm of each tensor, with each common eps. It may also be a measured norm,
-    although the caller passes a norm.
-    """
+    """Yield hypotheses that gradients are clipped by another kind of norm, such as the total norm."""
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
         norms = call.norms_by(by)
@@ -207,15 +179,12 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether at least one of the `norms` is not 0 and differs from the correct norm of its gradient.
-
-    norms: A norm for each gradient of the call.
-    """
+    """Return whether a norm in `norms` is not 0 and differs from the correct norm at its index."""
     return any(n and n != expected for n, expected in zip(norms, call.norms, strict=True))
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm has another norm_type (1, 2 or inf), or that the norm or threshold is squared."""
+    """Yield hypotheses that norm_type is wrong, or that the norm or the threshold is squared."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))
@@ -227,7 +196,6 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _always_scaled(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that gradients below the threshold are scaled up to it."""
     threshold, eps = call.threshold, call.eps
     coefs = [threshold / (n + eps) if i in call.counted and n + eps else 1.0 for i, n in enumerate(call.norms)]
     if call.scalings and 0 < threshold < math.inf and any(coef > 1 for coef in coefs):
@@ -263,10 +231,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the causes whose setting is computed from the numbers of the call, such as another threshold.
-
-    Yield none for a clip per slice.
-    """
+    """Yield hypotheses with a setting that is computed from the numbers of the call, such as another threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -274,11 +239,9 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis of another threshold.
+    """Yield the hypothesis of another threshold, computed from the most precise gradient.
 
-    The threshold is computed from the clipped gradient that determines it most precisely. Yield nothing if no gradient
-    was clipped. If the call returned no norm, a larger or smaller norm could be the cause, too: the kind is then
-    "coefficient".
+    If the call returned no norm, a wrong norm might be the cause instead. The kind of the cause is then "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
@@ -296,10 +259,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that the squares were added up in float32, if that can cause the error of the norm.
-
-    Yield nothing if the error is larger than float32 can cause, the call returns no norm, or norm_type is not 2.
-    """
+    """Yield the hypothesis that float32 sums caused the error of the norm, if the error is small enough."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:
         return
@@ -312,11 +272,6 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
 
 
 def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that all gradients were multiplied by one factor above 1.
-
-    Yield nothing if a gradient should be clipped, if all gradients together have fewer than 2 elements, or if the
-    factor is below 1 + SCALED.
-    """
     if call.elements < 2 or not call.scalings or not all(each.unchanged_is_expected for each in call.scalings.values()):
         return
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)

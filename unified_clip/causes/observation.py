@@ -1,4 +1,4 @@
-"""A clip call with a wrong result: the tensors and settings of the call, and tests of hypotheses about the cause."""
+"""A clip call with a wrong result, and tests of hypotheses about the cause."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ By = Literal["global", "per tensor", "per group", "per slice", "value"]
 """
 
 NORM_TOLERANCE = 1e-6
-"""A returned norm may be the rounded correct norm if their relative difference is at most this."""
+"""The largest relative difference between a returned norm and the exact norm that counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""A cause fits only if the correct call does not fit, even with this many times the allowed relative error."""
+"""The correct call counts as fitting up to this many times the allowed error."""
 
 
 CauseKind = Literal[
@@ -42,12 +42,9 @@ CauseKind = Literal[
     "tensors without a gradient", "the clip does not reach the step", "untransposed weight",
     "weight decay before the clip",
 ]  # fmt: skip
-"""The kinds of causes that `parity`, `compare` and `verify` report."""
 
 
 class Cause(NamedTuple):
-    """The cause of a difference: its kind, and a sentence about it."""
-
     kind: CauseKind
 
     sentence: str
@@ -65,22 +62,19 @@ class Cause(NamedTuple):
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
-    """Return a phrase about a setting that differs, such as "as with eps 0 instead of 1e-06".
+    """Return a phrase about a wrong setting, such as "as with eps 0 instead of 1e-06".
 
     what: The name of the setting.
-    actual: The value that explains the numbers, or several values.
-    expected: The correct value, or several values.
-    form: The format specification of the numbers. If values that differ have the same text, use more digits.
+    actual: The value or values that explain the numbers.
+    expected: The correct value or values.
+    form: The format specification of the numbers. More digits are used if the texts would otherwise be equal.
     """
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(apart(left, right, form))}"
 
 
 def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
-    """Return both lists of numbers as texts, with the format specification `form`, such as ".6g".
-
-    If both texts are equal, use more digits until they differ.
-    """
+    """Return both lists of numbers as texts. More digits are used if the texts would otherwise be equal."""
     texts = ("", "")
     for each in (form, *(f".{digits}g" for digits in range(7, 18))):
         texts = (" and ".join(format(n, each) for n in left), " and ".join(format(n, each) for n in right))
@@ -93,37 +87,34 @@ class Hypothesis(NamedTuple):
     """A possible cause, and the settings, norms or coefficients that it predicts."""
 
     kind: CauseKind | Literal[""] = ""
-    """The kind of the cause. '' if rounding alone could explain the numbers, so that the cause stays unknown."""
+    """The kind of the cause. Empty if rounding could explain the numbers, so that the cause stays unknown."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """For each gradient, the norm by which it is clipped. Empty: the correct norms."""
+    """The norm by which each gradient is clipped. Empty for the correct norms."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call may return. Empty: the correct norm. None: the first of `norms`, if there are any."""
+    """The norms that the call might return. Empty for the correct norm. None for the first of `norms`."""
 
     eps: float | None = None
     threshold: float | None = None
     tolerance: float = 0.0
-    """The relative error of the coefficients to which the cause itself leads."""
+    """The relative error that the cause itself adds to the coefficients."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. Empty: the coefficients follow from the norms."""
+    """The coefficient of each gradient. Empty if the coefficients follow from the norms."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: the
-    hypothesis is about all gradients, or about none.
-    """
+    """The indices of the gradients that the hypothesis is about. Empty if it is about all gradients, or about none."""
 
     is_mean: bool = False
-    """Whether `norms` may be multiples of the correct norms, so that another threshold gives the same coefficients."""
+    """Whether `norms` might be multiples of the correct norms. Another threshold then gives the same coefficients."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     """Return the common cause of hypotheses that explain the same numbers.
 
-    Return None if the hypotheses are of several kinds, or if rounding alone could explain the numbers. For another eps,
-    the sentence names an eps outside of the root and one inside the root, if both fit.
+    Return None if the hypotheses are of several kinds, or if rounding alone could explain the numbers.
     """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -135,13 +126,14 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A clip call that differs from the correct call. Each gradient is identified by its index."""
+    """A clip call that differs from the correct call. The index of a gradient identifies it."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """`before`: the gradients before the call. `expected`, `after`: the expected and the observed results. A call that
-    only measures has no results."""
+    """The gradients before the call, the expected results, and the observed results. A call that only measures has no
+    results.
+    """
 
     by: By
     threshold: float = 0.0
@@ -152,30 +144,30 @@ class Observation:
     p: float = 2.0
     expected_norm: float | None = None
     norm: float | None = None
-    """`expected_norm` and `norm` are the expected and the observed norm. None if the call returns no norm."""
+    """`expected_norm` and `norm` are the expected and the observed norm. Both are None if the call returns no norm."""
 
     passed_norm: float | None = None
     """The norm that the caller passes in place of the measured one."""
 
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
-    """The group of each gradient, if it is clipped by the norm of its group."""
+    """The group of each gradient, for a clip by the norm of each group."""
 
     need_clip: Sequence[bool | int] = ()
-    """Whether to clip each gradient. Empty: all are clipped."""
+    """Whether to clip each gradient. Empty if all gradients are clipped."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
     """Whether each gradient is replaced by a single number, its norm, because the recording has no gradients."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """The relative errors within which causes are tested, one after the other."""
+    """The relative errors within which causes are tested, in this order."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of the gradients with these indices as text, such as "'a', 'b' and 'c'".
 
-        If there are more than four, the text has the first three names and the number of the others. If the call has no
-        names, the text has indices, such as 'gradient 0'.
+        The text lists at most three of more than four names. The names are 'gradient 0' and so on if the call has no
+        names.
         """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
@@ -183,7 +175,7 @@ class Observation:
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
-        """Yield (index, gradient before the call, expected result, observed result) if there are all three."""
+        """Yield (index, gradient, expected result, observed result) for each gradient that has both results."""
         sides = zip(map(densify, self.before), self.expected, self.after, strict=False)
         for number, (before, expected, after) in enumerate(sides):
             if before is not None and expected is not None and after is not None:
@@ -199,7 +191,7 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Return whether the returned norm is correct. Return True if no norm is returned, or none is expected."""
+        """Whether the returned norm is correct. True if no norm is returned, or if none is expected."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
@@ -219,7 +211,7 @@ class Observation:
         return sum(gradient.array.size for gradient in self.counted.values())
 
     def own_norms(self, p: float) -> Mapping[int, float]:
-        """Return {index of a gradient: its norm in float64}. Leave out gradients that are None.
+        """Return the norm of each gradient in float64, by index.
 
         p: The norm_type.
         """
@@ -234,23 +226,20 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the norm over all gradients with these indices together, rounded to `norm_dtype`.
+        """Return the common norm of the gradients with these indices, rounded to `norm_dtype`.
 
-        own: The norm of each gradient, by index, with the norm_type `p`. None stands for the norms with the call's
-            norm_type.
-        p: The norm_type that combines the norms. 0 stands for the call's norm_type. With another p, pass
-            `own_norms(p)`, too.
+        own: The norm of each gradient, by index, for the norm_type `p`. By default, the norms for the norm_type of the
+            call.
+        p: The norm_type. 0 stands for the norm_type of the call. For another p, also pass `own_norms(p)`.
         """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return a norm for each gradient: the norm by which the rule `by` clips it.
+        """Return the norm by which the rule `by` clips each gradient.
 
-        The rules "per slice" and "value" have no such norm. For them, return the norm of the gradient itself. The norm
-        is 0 if no gradient of its group should be clipped.
-
-        measure: A function of indices of gradients that returns the norm over them. None stands for `norm_over`.
+        For the rules "per slice" and "value", return the norm of the gradient itself.
+        measure: A function that returns the norm over the gradients with some indices. By default, `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -263,8 +252,8 @@ class Observation:
     def total_norm(self) -> float:
         """The total norm by which the call should clip.
 
-        It is the norm that the caller passed. Without a passed norm, it is the norm that the call returned, if that
-        norm is within `NORM_TOLERANCE` of the exact norm. Else it is the exact norm.
+        A norm that the caller passed comes first. Next comes the returned norm, if it is within `NORM_TOLERANCE` of the
+        exact norm. The last choice is the exact norm.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -274,17 +263,12 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """For each gradient, the norm by which it should be clipped.
-
-        If the call clips per slice: the norm of the whole gradient.
-        """
+        """The norm by which each gradient should be clipped. For a clip per slice, the norm of the whole gradient."""
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient that a hypothesis predicts for each gradient.
-
-        If the hypothesis has no coefficients, compute them from its norms. The coefficient is then 1 for a gradient
-        that the call should not clip.
+        """Return the coefficient that a hypothesis predicts for each gradient, from its norms if it has no
+        coefficients.
         """
         if hypothesis.coefs:
             return hypothesis.coefs
@@ -305,8 +289,6 @@ class Observation:
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the numbers of the call, and the correct call does not.
 
-        If the returned norm is wrong, and the hypothesis predicts this norm, the gradients may be correct.
-
         slack: The relative error up to which numbers count as equal.
         """
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
@@ -316,12 +298,7 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
-        """Return the hypotheses that fit. If an eps inside the root fits, add each equally close eps outside of the
-        root.
-
-        possible: The hypotheses to test.
-        slack: The relative error up to which numbers count as equal.
-        """
+        """Return the hypotheses that fit. An eps inside the root also adds an equally close eps outside the root."""
         fitting = [each for each in possible if self.fits(each, slack)]
         if fitting and all(each.kind == "another eps" and each.norms for each in fitting):
             outside = [each for each in possible if each.kind == "another eps" and not each.norms]
@@ -329,12 +306,10 @@ class Observation:
         return fitting
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the norm that the call returned, and the coefficient of each gradient.
+        """Return whether a hypothesis explains the returned norm and the coefficient of each gradient.
 
-        The correct call may explain these numbers, too.
-
-        slack: The relative error up to which numbers count as equal. For coefficients, a larger `hypothesis.tolerance`
-            replaces it.
+        The correct call might explain the same numbers. A larger `hypothesis.tolerance` replaces `slack` for
+        coefficients.
         """
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False
@@ -358,9 +333,9 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Return whether every coefficient is correct for `norms`, even if the returned norm is wrong.
+        """Whether every coefficient is correct for `norms`, even if the returned norm is wrong.
 
-        For a clip by value or per slice, return whether every result has the expected bits.
+        For a clip by value or per slice, this is whether every result is correct bit for bit.
         """
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong

@@ -22,11 +22,7 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the p-norm over all tensors, computed from the p-norm of each tensor.
-
-    Return NaN if a norm is NaN, or if p is not above 0. Otherwise, return 0 for no tensors, and inf if the result is
-    too large for float64.
-    """
+    """Return the p-norm over all tensors, computed from the p-norm of each tensor. Return NaN if p is not above 0."""
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
         return math.nan
@@ -45,10 +41,7 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)).
 
-    Return 1 if the threshold is infinite, whatever the norm is. Return 0 if the norm and the threshold are 0.
-    Otherwise, return NaN if the norm or the threshold is NaN.
-
-    n: The norm.
+    An infinite threshold gives 1, even if the norm is NaN. A norm of 0 and a threshold of 0 give 0.
     infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.
     """
     if threshold == math.inf:
@@ -62,12 +55,10 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 
 
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
-    """Return (smallest, largest) coefficient with which `before` becomes `after` in every finite element.
+    """Return the (smallest, largest) coefficient that turns `before` into `after`.
 
-    The smallest is above the largest if no coefficient explains all elements, or if the dtype is not a dtype of floats.
-    The bounds are (-inf, inf) if every element of `before` is 0, infinite or NaN, so that no element bounds the
-    coefficient.
-
+    If no coefficient explains all elements, the smallest is above the largest. The result is (-inf, inf) if `before`
+    contains only zeros, infinities and NaN.
     roundings: The allowed error of a product, in ULP.
     """
     inputs, results = before.values(), after.values()
@@ -84,8 +75,7 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 def _spacing(values: Float64s, dtype: str) -> Float64s:
     """Return the size of one ULP at each number.
 
-    A framework may replace a subnormal number by 0. So the size at a subnormal number is larger: half of it is at least
-    the number itself.
+    The size at a subnormal number is at least twice the number, because a framework might replace the number by 0.
     """
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
@@ -95,7 +85,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The factors by which a call may have scaled one gradient. No tensors are kept, because they may be large."""
+    """How a call scaled one gradient. No tensors are kept, because tensors can be large."""
 
     dtype: str
     low: float
@@ -114,11 +104,9 @@ class Scaling:
     """The largest difference from the expected result, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether this coefficient explains the clipped gradient, with a relative error of at most `slack`.
+        """Return whether a coefficient explains the clipped gradient, with a relative error of at most `slack`.
 
-        For a dtype below 64 bits, round the coefficient to float32 first. For a 16-bit gradient, the relative error may
-        be up to TWICE_ROUNDED if `slack` is smaller. A coefficient of exactly 1 must leave every bit unchanged if
-        `slack` is at most EXACT.
+        A coefficient of exactly 1 must keep every bit if `slack` is at most EXACT.
         """
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged
@@ -130,12 +118,6 @@ class Scaling:
 
 
 def scaling(before: Dense, expected: Dense, after: Dense) -> Scaling:
-    """Return the factors by which a gradient was scaled. All three tensors must have the same shape and dtype.
-
-    before: The gradient before the call.
-    expected: The correct result.
-    after: The observed result.
-    """
     return Scaling(
         before.dtype,
         *coefficient_bounds(before, after),

@@ -1,4 +1,4 @@
-"""Hypotheses about the sum in a norm: another combination of the tensors' norms, or sums in 16 bits."""
+"""Hypotheses that a norm combines the tensors' norms in another way, or that it is a sum in 16 bits."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
+"""The 16-bit dtypes. bfloat16 comes first: it has fewer digits, and most of its numbers are also float16 numbers."""
 
 NEAR_STEPS = 8
-"""A norm computed in a 16-bit dtype may be this many half ULPs off, due to several roundings in any order."""
+"""The largest error of a norm that is computed in a 16-bit dtype, in half ULPs."""
 
 
 MIN_ELEMENTS = 4
-"""Fewer elements than this show too little: many norms give the same bits."""
+"""The smallest number of elements to test. With fewer elements, many norms give the same bits."""
 
 
 def rounding_noise(elements: int) -> float:
-    """Return the relative error that a norm computed in float32 seldom exceeds.
+    """Return the relative error that a norm in float32 rarely exceeds, for a number of elements.
 
-    elements: The number of elements. The error grows only with the square root of this number, because roundings partly
-    cancel.
+    The error grows only with the square root of the number of elements, because roundings partly cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -38,21 +37,17 @@ COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the sum of the norms of the tensors": math.fsum,
     "the largest norm of the tensors": max,
 }
-"""Other ways to compute one number from the norms of all tensors, in words."""
+"""Other ways to compute one number from the norms of all tensors."""
 
 MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""More ways to compute one number: means. If all lists have the same number of tensors, another threshold explains a
-mean as well.
-"""
+"""Means of the norms. If all lists have the same number of tensors, another threshold explains the same numbers."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that a total norm is another number: a combination of the norms of the tensors, or the root of
-    the mean of the squares.
-    """
+    """Yield hypotheses that the total norm is the sum, the maximum or a mean of the tensors' norms."""
     if call.by not in ("global", "per group") or call.passed_norm is not None:
         return
 
@@ -83,11 +78,7 @@ def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the squares are added up in bfloat16 or float16, or that the tensors' norms are rounded.
-
-    For each sum, the root may be rounded, too. Yield none if norm_type is not 2, if the caller passed the norm, or if
-    the recording has no gradients.
-    """
+    """Yield hypotheses that the squares are added up in bfloat16 or float16, or that the tensors' norms are rounded."""
     if call.p != 2 or call.passed_norm is not None or call.are_norms:
         return
     for dtype in NARROW:
@@ -98,7 +89,7 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
-    """Yield (sentence, function that returns the norm over the gradients with some indices) for each kind of sum."""
+    """Yield (sentence, function) for each kind of sum. The function returns the norm over some gradients."""
     sentence = f"as when the squares are added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):
@@ -112,8 +103,7 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 def _sums(values: Float64s, dtype: str) -> list[float]:
     """Return several sums of the squares of some values, all rounded to `dtype`.
 
-    The sums are of the squares of the values, of the squares of the rounded values, and of the rounded squares. One
-    more sum of the rounded squares is rounded after each square. It is left out for more than LONGEST_SEQUENCE values.
+    The last sum, which is rounded after each square, is left out if there are more than LONGEST_SEQUENCE values.
     """
     near = rounded(values, dtype)
     squares = rounded(near**2, dtype)
@@ -139,7 +129,7 @@ def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> 
 
 
 def _one_after_the_other(squares: Float64s, dtype: str) -> float:
-    """Return a sum that is rounded to `dtype` after each number."""
+    """Return the sum of some squares, rounded to `dtype` after each addition."""
     if not np.isfinite(squares).all():
         return float(np.sum(squares))
     total, size = 0.0, 2 ** FORMATS[dtype].precision
@@ -150,12 +140,7 @@ def _one_after_the_other(squares: Float64s, dtype: str) -> float:
 
 
 def steps_in_16_bits(call: Observation) -> Cause | None:
-    """Return a cause if all steps of a clip by norm were computed in one 16-bit dtype. Else return None.
-
-    The clip is by the total norm, or by the norm of each tensor. Every element has to be the product that these steps
-    give, bit for bit. The norm may be any number of this dtype near the correct norm, or the norm of squares that were
-    added up in this dtype.
-    """
+    """Return a cause if the whole clip was computed in one 16-bit dtype, and this explains every bit of the results."""
     dtypes = {gradient.dtype for gradient in call.counted.values()}
     dtype = next(iter(dtypes), "")
     if call.by not in ("global", "per tensor") or len(dtypes) != 1 or dtype not in NARROW or not call.wrong:
@@ -180,11 +165,11 @@ WAYS = (
     "the gradients are multiplied by the threshold and divided by the norm",
     "the gradients are multiplied by the coefficient",
 )
-"""The orders of operations in which frameworks clip, in words."""
+"""The orders of operations in which frameworks clip."""
 
 
 def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype: str) -> Float64s:
-    """Return a gradient that is clipped in one of WAYS, with each step rounded to `dtype`."""
+    """Return the gradient after a clip in one of the WAYS, with each step rounded to `dtype`."""
     if way == WAYS[0]:
         return rounded(rounded(gradient / norm, dtype) * threshold, dtype)
     if way == WAYS[1]:
@@ -193,10 +178,9 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """Return the ways of WAYS that give every element of some gradients, as the keys of a dict.
+    """Return the entries of WAYS that explain every element of some gradients, as the keys of a dict.
 
-    The value of a way is True if it needs the norm of squares that are added up in `dtype`.
-
+    A value is True if the explanation needs squares that are added up in `dtype`.
     numbers: The indices of the gradients that one norm clips.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
@@ -218,7 +202,7 @@ def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> d
 
 
 def _added_up(tensors: Sequence[Float64s], dtype: str) -> list[float]:
-    """Return the norms that result from adding up the tensors' squares in a 16-bit dtype, in order."""
+    """Return the norms that result if the tensors' squares are added up in a 16-bit dtype."""
     norms = []
     for squares_are_rounded in (True, False):
         total = 0.0
