@@ -1,1 +1,1 @@
-"""One adapter per framework. A parity worker makes tensors and calls clip functions with its framework's adapter."""
+"""One adapter for each framework. A parity worker uses the adapter to make tensors and to call clip functions."""

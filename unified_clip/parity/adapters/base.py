@@ -1,4 +1,4 @@
-"""The base classes of the adapters: `Adapter` has a framework's operations, `Invocation` the arguments of a call."""
+"""The base class `Adapter` for the operations of a framework, and `Invocation` for the arguments of a call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FunctionsMissingError(Exception):
 
 
 class Unimportable:
-    """A stand-in for a package that cannot be imported. Every attribute of it raises a FunctionsMissingError."""
+    """A stand-in for a package that cannot be imported. Access to an attribute raises FunctionsMissingError."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -32,7 +32,7 @@ class Unimportable:
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function. If the function returns no norm or no tensors, that field is None."""
+    """The result of a framework's function. A field is None if the function does not return it."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -41,99 +41,79 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    The module of each framework has a subclass `Framework`. The subclass must define `sgd`. It overrides another method
-    only if the default does not fit its framework.
+    The module of each framework has a subclass `Framework`, which must define `sgd`. The other methods have defaults.
     """
 
     packages: Sequence[str] = ()
-    """The packages whose versions go into the report."""
+    """The packages whose versions are in the report."""
 
     families: Sequence[str] = ()
-    """The families of public functions (`public_calls.Call.family`) to which the framework has its own counterparts."""
+    """The families of public functions (`public_calls.Call.family`) that the framework has functions for."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. If False, they replace the tensors in the container."""
+    """Whether in-place functions write into the tensors. False: in-place functions replace the tensors in their
+    container.
+    """
 
     writes_from_graphs: bool = True
-    """Whether an in-place function inside a graph writes into tensors outside it. Only used if `writes` is True."""
+    """Whether an in-place function inside a graph writes into tensors outside the graph. Used only if `writes` is True.
+    """
 
     marks_parameters: bool = False
-    """Whether the framework's parameters have the attribute `need_clip`, which `parameters` then sets."""
+    """Whether the framework's parameters have the attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Take one SGD step with LEARNING_RATE from parameters whose elements are all 1. Return the new parameters.
+        """Return the parameters after one SGD step with LEARNING_RATE. All parameters are 1 before the step.
 
-        The result has one tensor for each gradient, and None for each gradient that is None.
+        The result has one tensor for each gradient, and None for a gradient that is None.
         """
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
-        """Return the arguments of an in-place function, one for each gradient. The default returns the gradients."""
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients after an in-place call. The worker calls this method only if `writes` is True.
-
-        The default returns `arguments`, for in-place functions that get gradients.
-
-        arguments: The arguments of the in-place call, as `in_place_arguments` returned them.
-        """
+        """Return the gradients after an in-place call. Used only if `writes` is True."""
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient. The default is placeholders, for functions that get no parameters.
-
-        tensors: The gradients. Some may be None.
-        need_clip: The value of the attribute `need_clip` of each parameter. Ignored if `marks_parameters` is False.
-        """
+        """Return a parameter for each gradient. The default returns placeholders."""
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return an equal tensor that is the transpose of a contiguous tensor.
-
-        If the framework has no strides, return the tensor itself.
-        """
+        """Return an equal tensor that is the transpose of a contiguous tensor, if the framework has strides."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of the same shape whose elements all have one memory address (stride 0).
+        """Return a tensor of the same shape with stride 0, if the framework has strides.
 
-        Each element has the value of the first element of `tensor`. If the framework has no strides, return the tensor
-        itself.
+        Every element then has the value of the first element.
         """
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Concatenate 1-d tensors. Return overlapping views of the result: one for each tensor, with the same length.
+        """Concatenate 1-d tensors, and return a view for each of them that begins one element after the previous view.
 
-        View i begins at element i of the result. If the framework has no views, return the tensors themselves.
+        Frameworks without views return the tensors themselves.
         """
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether two tensors, or None, share memory. The default is False."""
+        """Return whether two tensors share memory. Either tensor can be None."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:
-        """Return a context manager for calls on tensors of these dtypes, such as JAX's 64-bit mode for float64."""
+        """Return a context manager for calls on these dtypes, such as JAX's 64-bit mode for float64."""
         return nullcontext()
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Convert the gradients of a call to tensors of the framework. Return one tensor for each gradient."""
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Send `text` to every rank. Return the texts of all ranks in order. The default is for one rank.
-
-        SystemExit: another rank has ended, or does not answer in time.
-        """
+        """Return the texts of all ranks in order. Raise SystemExit if a rank has ended or does not answer."""
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Compile a function into a graph, and run it on the tensors. Return its result: nested lists of tensors.
-
-        mode: The kind of graph, such as "compiled".
-        tensors: The tensors. Some may be None.
-        """
+        """Compile the function into a graph, and run the graph on the tensors, some of which can be None."""
 
     # -- The framework's own functions. Each method first sets `invocation.native` to the name of the function that it
     # calls: the report needs it, even if the call raises an error. A method returns None if there is no such function.
@@ -142,17 +122,17 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Call the framework's function that clips by the total norm. Return None if it has no such function.
+        """Call the framework's function that clips by the total norm.
 
         p: The norm_type.
-        norm: The total norm to use. If it is None, the function measures the norm.
+        norm: The total norm to use. None: the function measures the norm.
         """
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Call the framework's function that clips each tensor by its norm. Return None if it has no such function.
+        """Call the framework's function that clips each tensor by its norm.
 
-        axes: If it is not None, clip each slice along these axes by its own norm.
+        axes: The axes of slices that have their own norms. None: one norm for the tensor.
         """
         return None
 
@@ -160,30 +140,25 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Call the framework's function that clips each group of parameters with the clip that is set for the group.
-
-        Return None if the framework has no such function. In Paddle, `set_gradient_clip` sets the clips.
-        """
+        """Call the framework's function that clips by the settings of `set_gradient_clip`, which only Paddle has."""
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """Call the framework's function that clips each unit of the gradients by the norm of the parameter's unit.
+        """Call the framework's function that clips each unit of a gradient by the norm of the parameter's unit.
 
-        Return None if the framework has no such function for this rule. The first half of `invocation.gradients` are
-        the gradients, and the second half are the parameters.
+        The first half of `invocation.gradients` are gradients, and the second half are parameters.
         """
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework may have a function with the clip rule of this call's public function."""
+        """Return whether the framework can have a function with the rule of the call."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function that has the same clip rule as the public function of this call.
-
-        Return None if the framework has no such function. Otherwise, store the function's name in `invocation.native`.
+        """Call the framework's function with the rule of the call. Return None if the framework has no such
+        function.
         """
         call, arguments = invocation.call, invocation.arguments
         if call.style == "steps":
@@ -212,16 +187,15 @@ class OnParameters(Adapter):
     utils: Any  # the module `nn.utils`
 
     def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
-        """Call a function of `utils` in place, and store its name. Return the norm and the clipped gradients."""
         invocation.native = f"{self.utils.__name__}.{name}"
         norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter like `like` with this value in every element. For None, the parameter has one element."""
+        """Return a parameter like the tensor, filled with the value. For None, return a parameter with one element."""
 
     def step(self, parameters: list[Any]) -> None:
-        """Take one step of the framework's SGD with LEARNING_RATE. The gradients are in the parameters' `.grad`."""
+        """Take one SGD step with LEARNING_RATE, with the gradients in the parameters' `.grad`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if gradient is None else self.parameter(gradient, 1.0) for gradient in gradients]
@@ -249,47 +223,40 @@ class OnParameters(Adapter):
 
 @dataclass(eq=False)
 class Invocation:
-    """One call of a clip function: the function, its arguments, its gradients, and the container of the gradients."""
-
     adapter: Adapter
     call: Call
     call_form: CallForm
     arguments: Mapping[str, Any]
     gradients: Sequence[Any]
-    """The gradients as tensors of the framework. Some may be None."""
-
     native: str = ""
-    """The name of the framework's function that the adapter calls, or '' if it calls none."""
+    """The name of the framework's function that the adapter called. '': there is no such function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The cached values of the properties. `cached_property` would need a lock, which cannot be traced into a graph."""
+    """The cached values of the properties. `cached_property` has a lock, which cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return the cached value with this name. If there is none yet, call `make`, and cache its result."""
         if name not in self.cache:
             self.cache[name] = make()
         return self.cache[name]
 
     @property
     def parameters(self) -> Any:
-        """A parameter for each gradient. In PyTorch and Paddle, the parameter's `.grad` is the gradient."""
+        """A parameter for each gradient. In PyTorch and Paddle, the gradient is in its `.grad`."""
         needed = self.call_form.need_clip or [True] * len(self.gradients)
         return self.once("parameters", lambda: self.adapter.parameters(self.gradients, needed))
 
     @property
     def in_place_arguments(self) -> Any:
-        """The arguments of an in-place function, one for each gradient: its parameter, or the gradient itself."""
+        """One argument of an in-place function for each gradient: a parameter, or the gradient itself."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
     def in_place_container(self) -> Any:
-        """The argument of an in-place function: the parameters or gradients, in the container that the case names."""
         items = self.gradients if self.call_form.gradients_for_parameters else self.in_place_arguments
         return self.once("in_place_container", lambda: self.call_form.contain(items))
 
     @property
     def container(self) -> Any:
-        """The argument of a function that returns clipped gradients: the gradients in the case's container."""
         return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
@@ -298,17 +265,15 @@ class Invocation:
 
     @property
     def rule(self) -> Any:
-        """The adaptive rule of the call."""
         return self.once("rule", lambda: adaptive_calls.make_rule(self.arguments))
 
     @property
     def is_strict(self) -> bool:
-        """Return whether the call has `error_if_nonfinite=True`, with which a norm of NaN or inf is an error."""
         return bool(self.arguments.get("error_if_nonfinite"))
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """A function that returns whether to clip a parameter, or None if parameters have `need_clip` themselves."""
+        """A function that returns whether to clip a parameter. None: parameters have the attribute `need_clip`."""
         if self.adapter.marks_parameters:
             return None
         needed = {
@@ -319,11 +284,6 @@ class Invocation:
         return lambda parameter: bool(needed.get(id(parameter), True))
 
     def read_gradients(self) -> Sequence[Any]:
-        """Return the gradients after an in-place call.
-
-        If the framework writes into tensors, read them from the call's arguments. Else read them from the list or dict
-        in which the call replaced them. For any other container, return the call's arguments unchanged.
-        """
         if self.adapter.writes:
             return self.adapter.read_in_place(self.in_place_arguments)
         container = self.in_place_container

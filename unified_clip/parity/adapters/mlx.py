@@ -57,6 +57,5 @@ class Framework(Converter, base.Adapter):
 
 
 def _with_none(invocation: Invocation, results: Sequence[Any]) -> list[Any]:
-    """Return one result for each gradient: the next of `results`, or None for a gradient that is None."""
     rest = iter(results)
     return [None if gradient is None else next(rest) for gradient in invocation.gradients]

@@ -36,24 +36,21 @@ class Framework(Converter, base.OnParameters):
     def shares_memory(self, a: Any, b: Any) -> bool:
         """Return whether both tensors have the same data pointer.
 
-        Return False for None, sparse and empty tensors. A test of `a is b` would fail, because `.grad` returns a new
-        object each time.
+        `a is b` is always False, because `.grad` returns a new object each time.
         """
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle may have a function for this call.
-
-        Only the clip classes by norm accept sparse gradients.
+        """Return whether Paddle can have a function for the call. Only the clip classes by norm accept sparse
+        gradients.
         """
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace the function into a static program, and run it with an Executor. Return its lists of tensors."""
         fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
         paddle.enable_static()
         try:
@@ -100,7 +97,7 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Return the next arrays of `results` as tensors, in lists nested like `template`. A None there takes no array."""
+    """Return the next results as tensors, in lists nested like the template."""
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

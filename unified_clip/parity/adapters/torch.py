@@ -64,7 +64,6 @@ class Framework(Converter, base.OnParameters):
         return bool(first.numel() and same)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Run the function with `torch.compile`: with inductor for the mode `compiled`, else with aot_eager."""
         torch._dynamo.reset()  # or torch.compile stops compiling the same lines after a few times
         backend = "inductor" if mode == COMPILED else "aot_eager"
         return torch.compile(function, fullgraph=True, dynamic=False, backend=backend)(tensors)

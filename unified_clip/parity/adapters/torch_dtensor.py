@@ -1,4 +1,4 @@
-"""The parity worker's adapter for PyTorch on several ranks: gradients are DTensors, sharded over a process group."""
+"""The parity worker's adapter for PyTorch on several ranks. Gradients are DTensors, sharded over a process group."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ WAIT = PATIENCE * 1.5
 """The longest time that a rank waits for the text of another rank."""
 
 PLAIN_EVERY = 4
-"""Every fourth gradient of a list is a plain tensor. The other gradients are DTensors."""
+"""Every fourth gradient of a list stays a plain tensor."""
 
 
 class Sharded(Framework):
-    """The adapter for PyTorch on `size` ranks. It distributes gradients over the ranks as DTensors."""
-
     def __init__(self, size: int) -> None:
         row = init_device_mesh("cpu", (size,))
         rows = init_device_mesh("cpu", (size // 2, 2))
@@ -43,11 +41,7 @@ class Sharded(Framework):
         self._own = torch.distributed.new_group(timeout=WAIT)  # only for all_gather_text: the cases use another group
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return the gradients as DTensors in several layouts.
-
-        Sparse gradients, and every fourth gradient, stay plain tensors. The other gradients get the layouts in turn.
-        The total number of elements decides the first layout. Tensors without axes are replicated, and None stays None.
-        """
+        """Return the gradients as DTensors, in layouts that alternate. Sparse and 0-d gradients are not sharded."""
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)
         for number, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True)):
@@ -81,11 +75,8 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group of `size` ranks, yield the adapter that distributes DTensors over it, and leave the group.
+    """Join a process group, and yield an adapter that makes DTensors. PyTorch then uses one thread.
 
-    PyTorch uses one thread from then on.
-
-    rank: The rank of this process.
     meeting: A file that all ranks use to find each other.
     """
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Find the cause of a difference between the result of a call and the exact result."""
+"""Find the cause of a difference from the exact result."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from .oracle import Expected
 
 
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
-    """Return the cause of the difference between a call's result and the exact result, such as another eps or norm.
-
-    Return None if nothing differs, if no known cause explains the numbers, or if `observe` returns None.
-    """
+    """Return the cause of a difference, such as another eps or norm. Return None for an unknown cause."""
     observation = observe(case, expected, outcome)
     return find_cause(observation) if observation else None
 
 
 def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation | None:
-    """Return a call, its result and the exact result as an `Observation`, the argument of `find_cause`.
-
-    Return None if the call has an adaptive rule, raises an error, should raise one, or got gradients as parameters.
-    Also return None if only one of the two results has gradients.
+    """Return the call and its results as the argument of `find_cause`. Return None for a call that `find_cause` cannot
+    explain.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     if call.is_adaptive or outcome.raised or case.options.raises:

@@ -1,4 +1,4 @@
-"""Choose the causes of a function's differences so that they agree with all cases of the function."""
+"""Choose causes of a function's differences that agree with all cases of the function."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from .judged_result import JudgedResult
 from .oracle import Expected
 
 Results = Mapping[tuple[str, str], JudgedResult]
-"""The compared results of one framework, by (mode, case name)."""
+"""The results of one framework, by (mode, case name)."""
 
 
 def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
-    """Replace the causes of differences of the user's functions, in `results`, by causes that agree with all cases.
+    """Replace the causes in `results` for the user's functions by causes that agree with all cases of a function.
 
-    The causes of cases with long lists of gradients stay, because their tensors were not kept.
-
-    results: The results of each framework.
+    Cases with long lists of gradients keep their causes, because their tensors were not stored.
     """
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):
@@ -35,7 +33,7 @@ def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results:
 def _by_function(
     cases: Sequence[Case], expected: Callable[[Case], Expected], results: Results
 ) -> list[tuple[dict[str, Observation], list[str]]]:
-    """Return (calls, names of the cases with a difference that needs a cause) for each function of the user."""
+    """Return (calls, names of the cases that need a cause) for each function of the user."""
     functions: dict[str, tuple[dict[str, Observation], list[str]]] = {}
     for case in cases:
         judged = results.get((NATIVE, case.name))

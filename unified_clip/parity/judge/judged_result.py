@@ -1,4 +1,4 @@
-"""Compare each result with the exact result as it arrives. Drop long tensors, which together may exceed the memory."""
+"""Compare each result with the exact result when the result arrives, and then drop long tensors to save memory."""
 
 from __future__ import annotations
 
@@ -26,33 +26,24 @@ from .verdict import compare_with_exact
 
 @dataclass
 class JudgedResult:
-    """The comparison of one result with the exact result, and what the comparison with other results needs."""
-
     result: UnifiedClipResult | NativeResult | None
-    """The result in the report. None if the framework has no function for the case. The list of known differences
-    decides about the verdict and the problem of a NativeResult."""
+    """The result in the report. None if the framework has no function for the case."""
 
     outcome: CallOutcome | None = None
-    """The tensors of the result. None if the list of gradients is long (see `oracle.is_long`), or if there are none."""
+    """The tensors of the result. None if there are no tensors, or if `oracle.is_long` returns True."""
 
     differs: bool = False
-    """Whether any bit differs from the exact result."""
-
     needs_no_cause: bool = False
-    """Whether to skip the search for a cause: a known difference for any cause covers the difference, or no number
-    differs, for example because only the form differs."""
+    """Whether to skip the search for a cause: no number differs, or a known difference covers any cause."""
 
     @property
     def native(self) -> NativeResult | None:
-        """The result of a framework's function. None for unified_clip, and for a failure such as a crash."""
+        """The result of a framework's function. None for a result of unified_clip, and for a crash."""
         return self.result if isinstance(self.result, NativeResult) and not self.result.is_failure else None
 
 
 class ExpectedResults:
-    """A cache of the exact results. Call it with a case to get the exact result of that case.
-
-    The first call for a case computes the result. Later calls return the same object. Several threads may call it.
-    """
+    """A thread-safe cache of the exact results."""
 
     def __init__(self) -> None:
         self._results: dict[str, Expected] = {}
@@ -73,14 +64,7 @@ def judge_result(
     framework: Framework,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
-    """Compare one result with the exact result, and find the cause of a difference that is larger than allowed.
-
-    If the list of gradients is long, keep the element that differs most instead of the tensors.
-
-    item: The mode and the case of the result.
-    known: The framework's known differences. If an entry for any cause covers the difference, do not search for a
-    cause.
-    """
+    """Compare one result with the exact result, and find the cause of a difference."""
     mode, case = item
     shared: dict[str, Any] = {"details": None, "reproduce": None, "sha256": None}
     if isinstance(outcome, Failure):
@@ -125,10 +109,6 @@ def judge_result(
 def worst_elements(
     case: Case, expected: Expected, judged: Mapping[str, JudgedResult], tolerance: float = TOLERANCE
 ) -> dict[str, WorstElement]:
-    """Return {mode: the element that is furthest from the exact result}. Leave out modes without a difference.
-
-    judged: The results of the case on one framework, by mode. Results without tensors are left out.
-    """
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
     return worst_element.find(case, expected, outcomes, differing, tolerance)

@@ -1,6 +1,6 @@
-"""Compute the exact result of a case in exact arithmetic, as the contract defines it.
+"""Compute the exact result of a case, as the contract defines it.
 
-The results of the workers are compared with it, so this module imports none of unified_clip's clip code or kernels.
+This module must not import unified_clip's clip code or kernels, because their results are compared with it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,17 @@ from ..suite.public_calls import Arguments, Call
 from . import recursions
 
 MAX_KEPT = 1 << 20
-"""The results of a list of gradients are kept in memory if the list has fewer elements than this.
-
-Longer results are computed again at each use.
-"""
+"""The results of lists with at least this many elements are not kept in memory."""
 
 
 @dataclass(eq=False)
 class Expected(ClipTensors):
-    """The exact norm, clipped gradients and updated parameters of a case."""
-
     wide_norm: float | None = None
     """The total norm in float64, to compare with the norms of the frameworks' functions."""
 
 
 def expect(case: Case) -> Expected:
-    """Compute the exact result of a case. If the call should raise an error, all fields of the result are None."""
+    """Return the exact result of a case. All fields are None if the call should raise an error."""
     if case.options.raises:
         return Expected()
     if case.call.is_adaptive:
@@ -61,17 +56,13 @@ def expect(case: Case) -> Expected:
 
 
 def has_effect(case: Case, expected: Expected) -> bool:
-    """Return whether the exact result of a call differs from its input: a gradient changes, or the norm is not 0.
-
-    For a call that returns gradients, the norm alone is no effect: a function that does not clip returns it, too.
-    """
+    """Return whether the call should change a gradient, or return a norm other than 0 without gradients."""
     if expected.gradients is None:
         return expected.norm is not None and bool(expected.norm.values().any())
     return digest(map(densify, case.clipped_inputs)) != expected.digests["tensors"]
 
 
 def with_update(case: Case, expected: Expected) -> Expected:
-    """Add the parameters after an SGD step to an exact result, if the case compares them. Return the same object."""
     results = expected.gradients
     if case.options.update and results is not None:
         expected.update = Lazily(lambda index: after_sgd_step(results[index]), len(results))
@@ -79,11 +70,7 @@ def with_update(case: Case, expected: Expected) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """Return the gradients that the total norm includes, as dense tensors.
-
-    The total norm excludes None, and gradients whose `need_clip` is false. If the call gets gradients instead of
-    parameters (`gradients_for_parameters`), the norm includes no gradient.
-    """
+    """Return the gradients that the total norm includes, as dense tensors."""
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
     return [dense for each, needs in zip(case.gradients, needed, strict=True) if needs and (dense := densify(each))]
@@ -92,7 +79,7 @@ def _counted(case: Case) -> list[Dense]:
 def counted_norm(case: Case, extreme: int = 0) -> float:
     """Return the total norm of a case. Return NaN if the call clips per tensor or by value.
 
-    extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows, 1 for the largest.
+    extreme: 0 for the exact norm. -1 and 1 for the smallest and the largest norm that the contract allows.
     """
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
@@ -100,7 +87,7 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return the parameters after one SGD step from 1 with this gradient, or None if the gradient is None."""
+    """Return the parameters after one SGD step. All parameters are 1 before the step."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -110,13 +97,10 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the clipped gradients of a case. If the case is long, compute each gradient when the caller reads it.
+    """Return the clipped gradients of a case. For a long case, a gradient is computed when it is read.
 
-    Gradients whose `need_clip` is false, and gradients passed instead of parameters, stay unchanged.
-
-    n: The total norm. Ignored unless the call clips by a total norm that it measures itself. This function computes the
-        norms of groups, tensors and slices.
-    extreme: 0 for the exact norms, -1 for the smallest norms that the contract allows, 1 for the largest.
+    n: The total norm. Ignored if the call clips by value, per tensor, per slice or per group.
+    extreme: 0 for exact norms. -1 and 1 for the smallest and the largest norms that the contract allows.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -139,18 +123,11 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether the gradients of a case store MAX_KEPT numbers or more, so that its results stay out of memory."""
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in tensors if each is not None) >= MAX_KEPT
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
-    """Return the norm of all gradients together, computed exactly and rounded once.
-
-    extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows on the device path, 1 for the
-        largest. Ignored if the norm is infinite or NaN.
-    p: The norm_type.
-    """
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
     if not extreme or not math.isfinite(n):
@@ -184,11 +161,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
 
 
 def coefficient(call: Call, n: float, threshold: float) -> float:
-    """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64.
-
-    Return 1 for an infinite threshold, whatever the norm is. Otherwise, return NaN for a norm that is NaN. For an
-    infinite norm, return 0, or NaN if `call.infinite_norm_gives_nan`.
-    """
+    """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64."""
     if threshold == math.inf:
         return 1.0
     if math.isnan(n) or (n == math.inf and call.infinite_norm_gives_nan):
@@ -200,7 +173,7 @@ def coefficient(call: Call, n: float, threshold: float) -> float:
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Return gradient * coefficient, rounded as docs/contract.md specifies, or the gradient for a coefficient of 1."""
+    """Return the gradient multiplied by the coefficient, rounded as docs/contract.md specifies."""
     if coef == 1:
         return gradient
     values = gradient.values()
@@ -223,12 +196,11 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 
 
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
-    """Return the exact result of clipping in several steps. Each step uses the state after the previous step.
+    """Return the exact result of several clips with an adaptive rule.
 
-    The field `norm` of the result is a vector of float64: the total norm of each step, and then the numbers of the last
-    state.
+    The norm of the result is a float64 vector: the total norm of each step, followed by the numbers of the last state.
 
-    totals: The total norm of each step. If None, the exact norms are computed.
+    totals: The total norm of each step. None: compute the exact norms.
     """
     rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
     settings = adaptive_calls.settings(case.arguments)
@@ -263,10 +235,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the gradients of a case, with each unit clipped by the norm of the parameter's unit.
 
-    If a parameter is None, return its gradient unchanged.
-
-    extremes: (value for the gradients' norms, value for the parameters' norms). 0 is for the exact norm, -1 for the
-        smallest norm that the contract allows, 1 for the largest.
+    extremes: (for the gradients' norms, for the parameters' norms), as the argument `extreme` of `counted_norm`.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

@@ -1,4 +1,4 @@
-"""Compare the user's functions of two frameworks for the same public name with each other, case by case."""
+"""Compare the user's functions of different frameworks with each other."""
 
 from __future__ import annotations
 
@@ -22,19 +22,16 @@ def compare(
     outcomes: Mapping[str, CallOutcome | None],
     frameworks: Mapping[str, Framework],
 ) -> list[OwnPair]:
-    """Compare the results of the user's functions in a case with each other. Return an `OwnPair` for each pair of
-    results.
+    """Compare the results of the user's functions with each other, and return one `OwnPair` for each two frameworks.
 
-    There is at most one result for each framework. The verdict on a pair is the first of these that fits:
+    The verdict on a pair is the first of these that fits:
 
     - "equal": the results are equal
-    - "close": they differ by no more than the sum of both tolerances
-    - "known": one result is a known difference, and the other is not "different" from the exact result
+    - "close": the results differ by no more than the sum of both tolerances
+    - "known": one result is a known difference, and neither result is "different" from the exact result
     - "different"
 
-    results: The comparison with the exact result, by framework.
-    outcomes: The tensors of each result, by framework. None if the list of gradients is long. Then the pair gets the
-        worse of the verdicts on both results.
+    A long list of gradients has no tensors in `outcomes`. Its pair gets the worse of the verdicts on both results.
     """
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
@@ -59,11 +56,7 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (description, size) of the difference between two results.
-
-    `description` is the text of a difference without a size, such as another shape. Otherwise it is ''. `size` is the
-    largest relative difference of numbers. It is None if there is a description, or if both functions raised an error.
-    """
+    """Return (description, size) of the difference between two results. At most one of them is set."""
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None
     sizes = []
@@ -85,8 +78,6 @@ def _norm(outcome: CallOutcome) -> Sequence[Dense | None] | None:
 
 
 class _Own(NamedTuple):
-    """A function of the user, with the framework and the public name under which the suite lists it."""
-
     framework: str
     name: str
     text: str
@@ -96,12 +87,7 @@ class _Own(NamedTuple):
 
 
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
-    """Return notes on functions of the user that were compared with no other function of the user, but could be.
-
-    A function could be compared in two cases. Another framework also has a function that was not compared. Or another
-    framework has functions of the user, and no functions of the two frameworks were compared with each other. Functions
-    that no case called do not count.
-    """
+    """Return notes about functions of the user that were not compared with each other, but could be."""
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
         _Own(framework, name, text)
@@ -135,10 +121,6 @@ NOT_COMPARED = "Your functions that were not compared with each other"
 
 
 def _remedy(alone: Sequence[_Own], own: Sequence[_Own]) -> str:
-    """Return what to write so that functions listed under different names are compared.
-
-    The example has two functions that clip by the same kind of rule. Without such functions, there is no example.
-    """
     rule = "Functions of two frameworks are compared if both are listed under one name."
     page = "See docs/own-functions.md#your-functions-with-each-other."
     pairs = ((one, other) for one in alone for other in own if _differ(one, other) and _kind(one) == _kind(other))
@@ -154,7 +136,6 @@ def _remedy(alone: Sequence[_Own], own: Sequence[_Own]) -> str:
 
 
 def _kind(function: _Own) -> tuple[bool, bool, bool]:
-    """Return (whether a function only measures, whether it uses the total norm, whether it clips by value)."""
     call = CALLS[function.name]
     return call.style == "measure", call.by_total_norm, call.by_value
 

@@ -1,7 +1,6 @@
-"""The adaptive rules as recursions over the norms of all steps, for the oracle. Nothing here uses unified_clip.
+"""The adaptive rules as recursions over the norms of all steps, written without unified_clip's code.
 
-Each operation on floats is rounded once, as the contract of the rules demands. With fractions as settings, the
-recursions of the total norm are exact.
+Each operation on floats is rounded once. If the settings are fractions, recursions of the total norm are exact.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import Any
 import numpy as np
 
 LARGEST_NORM = 1e150
-"""A norm above this number does not enter a state, as if the norm were infinite."""
+"""The largest norm that enters a state. The rules treat a larger norm as infinite."""
 
 Step = tuple[float, dict[str, Any]]
-"""The threshold of a step, and the state after it."""
+"""(threshold of a step, state after the step)"""
 
 
 def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
-    """Yield (threshold, state after the step) of the rule `ema_ratio` for the total norm of each step."""
     mean: Any = 0 * ratio
     seen = 0
     for value in values:
@@ -50,10 +48,9 @@ def zclip(
     eps: Any = 1e-6,
     root: Callable[[Any], Any] = math.sqrt,
 ) -> Iterator[Step]:
-    """Yield (threshold, state after the step) for each step of the rule `zclip`.
+    """Yield (threshold, state after the step) for the total norm of each step.
 
-    values: The total norm of each step.
-    root: The function that computes square roots. Another function than `math.sqrt` can compute exact roots.
+    root: The function for square roots. Pass another function than `math.sqrt` to compute exact roots.
     """
     mean: Any = 0 * alpha
     var: Any = 0 * alpha
@@ -92,7 +89,6 @@ def percentile(
     include_current: bool = True,
     warmup_steps: int = 0,
 ) -> Iterator[Step]:
-    """Yield (threshold, state after the step) of the rule `percentile` for the total norm of each step."""
     history: list[float] = []
     for value in values:
         limit = 0.0
@@ -111,10 +107,10 @@ def percentile(
 
 
 RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
-"""The functions of the rules that limit the total norm, by the names of the rules in configurations."""
+"""The recursions of the rules that limit the total norm."""
 
 TensorStep = tuple[list[float | None], dict[str, Any]]
-"""(coefficients of all tensors in a step, state after the step). A tensor without a gradient has None."""
+"""(coefficients of all tensors, state after the step). A tensor without a gradient has the coefficient None."""
 
 
 def adagc(
@@ -128,11 +124,9 @@ def adagc(
     warmup_norms: str = "clipped",
     limit: float = math.inf,
 ) -> Iterator[TensorStep]:
-    """Yield (coefficients, state after the step) for each step of the rule `adagc`.
+    """Yield (coefficients of all tensors, state after the step) for each step.
 
-    `coefficients` is a list with one item for each tensor. The item is None if the tensor has no gradient.
-
-    norms_of_steps: The norm of each tensor in each step, or None for a tensor without a gradient.
+    norms_of_steps: The norm of each tensor in each step. None: the tensor has no gradient.
     totals: The total norm of each step.
     coefficient: A function of a norm and a threshold that returns the clip coefficient.
     limit: The largest threshold.
@@ -163,7 +157,7 @@ def adagc(
 
 
 def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
-    """Yield an index for each unit of a tensor, for the rule `agc`: a tuple with a number or a slice for each axis.
+    """Yield the index of each unit of a tensor for the rule `agc`.
 
     convention: "timm", "optax" or "composer".
     """
@@ -186,10 +180,9 @@ def unit_threshold(
     eps: float | None = None,
     smallest_norm: float | None = None,
 ) -> tuple[float, float]:
-    """Return (threshold, smallest norm) for a unit, for the rule `agc`.
+    """Return (threshold, smallest norm) for a unit of the rule `agc`.
 
-    If the norm of the unit's gradient is below the smallest norm, the unit's coefficient is computed from the smallest
-    norm.
+    A gradient norm below the smallest norm is replaced by the smallest norm.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

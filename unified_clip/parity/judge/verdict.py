@@ -1,11 +1,11 @@
-"""Decide whether the result of a call agrees with the exact result.
+"""Decide whether a result agrees with the exact result.
 
-A result is `equal` if it has the same bits as the exact result, else `different`. Two exceptions:
+A result with the same bits as the exact result is `equal`. Other results are `different`, with two exceptions:
 
-- `close`: on the device path, in graphs, and for a `norm_type` other than 1, 2 and inf. The norm is within the
-  contract's bound, and every element follows exactly from that norm. Graphs whose norm the compiled kernels compute
+- `close`: the norm is within the contract's bound, and every element follows exactly from that norm. This verdict is
+  possible on the device path, in graphs, and for a `norm_type` other than 1, 2 and inf. Graphs with compiled kernels
   must be `equal`.
-- `flushed`: in a case with `subnormal = true`, if the framework replaces subnormal numbers by 0.
+- `flushed`: the framework replaced subnormal numbers by 0 in a case with `subnormal = true`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,11 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""The error that the contract allows for a norm on the device path: in ULP for float32, relative for float64.
-
-The results of adaptive rules have other bounds, in `_follows_rule`.
-"""
+"""The allowed error of a norm on the device path: in ULP for float32, relative for float64."""
 
 VerdictKind = Literal["equal", "close", "flushed", "different", FailureKind]
-"""The possible verdicts on a result of unified_clip."""
 
 NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
-"""The possible verdicts on a result of a framework's own function. `known/match.py` chooses one."""
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
@@ -56,46 +51,33 @@ VERDICTS: Mapping[str, str] = {
     "not run": "the case did not run, because its function, or several other functions, had failed before",
     "missing": "the framework, or the package with its own functions, cannot be imported",
 }
-"""The verdicts from best to worst, and their meanings."""
 
 AGREEING = ("equal", "close", "flushed")
-"""The verdicts on results of unified_clip that keep the contract."""
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""The stages of a call, which are compared one by one: the returned norm, the clip coefficient of each tensor, the
-clipped tensors, and the parameters after an SGD step with the clipped tensors."""
+"""The stages of a call: the returned norm, the clip coefficients, the clipped tensors, and the parameters after an SGD
+step.
+"""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a result of unified_clip with the exact result."""
-
     kind: VerdictKind
     ulps: float = 0.0
-    """The largest distance of a number from the exact number, in ULP. inf if there are no numbers to compare."""
+    """The largest distance from the exact number, in ULP. inf if there are no numbers to compare."""
 
     detail: str = ""
-    """The difference in words, or the reason why there is no result."""
-
     stages: Mapping[Stage, float] = field(default_factory=dict)
-    """The largest distance at each stage of the call, in ULP. For the stage "coefficient": the relative distance."""
+    """The largest distance at each stage, in ULP. The stage "coefficient" has a relative distance."""
 
     @property
     def agrees(self) -> bool:
-        """Return whether the result keeps the contract."""
         return self.kind in AGREEING
 
 
 def compare_with_exact(
     case: Case, expected: Expected, outcome: CallOutcome | Failure, path: str, *, flushes: bool = False
 ) -> Verdict:
-    """Compare a result of unified_clip with the exact result. Return the verdict.
-
-    The docstring of this module defines the verdicts. A wrong exception, dtype or shape is a difference of inf ULP.
-
-    path: The mode in which the call ran, such as "host" or "device".
-    flushes: Whether the framework replaces subnormal numbers by 0. The contract allows this on the device path.
-    """
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
     wrong = _wrong_behaviour(case, outcome) or _wrong_forms(expected, outcome)
@@ -128,11 +110,6 @@ def compare_with_exact(
 
 
 def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Stage, float]:
-    """Return the largest distance from the exact result, by stage of the call, in the units of `Verdict.stages`.
-
-    Leave out a stage if either result lacks it. Leave out the coefficient of a clip by value. Both results must have
-    the same shapes and dtypes.
-    """
     stages: dict[Stage, float] = {}
     for stage in STAGES:
         exact, tensors = expected.at(stage), outcome.at(stage)
@@ -149,10 +126,9 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """Return the clip coefficient of each gradient of a case, measured on the clipped gradients.
+    """Return the clip coefficient of each gradient, measured on the largest finite element of the gradient.
 
-    Measure it on the largest finite element of the gradient: its value after the clip, divided by its value before the
-    clip. The coefficient is 1 if the gradient is None before or after the clip, or if it has no finite element but 0.
+    The coefficient of a gradient without such an element is 1.
     """
     pairs = zip(map(densify, case.clipped_inputs), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -170,10 +146,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a clip class returned a copy of a gradient whose coefficient is 1, not the gradient itself.
-
-    Otherwise return ''. Always return '' for a clip by value, and for calls that are no clip class.
-    """
+    """Return an error if a clip class returned a copy of an unchanged gradient. Otherwise, return ''."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -184,11 +157,6 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error if a call raised or warned in a way that its case does not expect, else ''.
-
-    Also return an error if the call had a wrong side effect (`outcome.fault`), or returned a container of the wrong
-    type.
-    """
     expected = case.options.raises
     if expected and not outcome.raised:
         return f"raised nothing, but should raise {expected}"
@@ -204,16 +172,12 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm, or None if there is none, then each clipped gradient.
-
-    All tensors together may not fit into memory, so the caller drops each tensor before it reads the next tensor.
-    """
+    """Yield the norm and each clipped gradient, one at a time because all of them can exceed the memory."""
     yield result.norm
     yield from result.gradients or ()
 
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if the tensors differ from the exact ones in number, dtype or shape. Otherwise return ''."""
     if outcome.digests == expected.digests:
         return ""
     if form(expected.norm) != form(outcome.norm):
@@ -223,10 +187,6 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
 
 
 def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dense | None]) -> str:
-    """Return an error if tensors differ from the exact ones in number, dtype or shape. Otherwise return ''.
-
-    noun: The name of one of these tensors, such as "gradient".
-    """
     if len(exact) != len(tensors):
         return f"{len(tensors)} {noun}{'s' * (len(tensors) != 1)} instead of {len(exact)}"
     for index, (right, tensor) in enumerate(zip(exact, tensors, strict=True)):
@@ -239,13 +199,7 @@ def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dens
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the clipped gradients follow from a norm that the contract allows on the device path.
-
-    If the call returned a norm, the gradients must follow from that norm. Otherwise, each element must follow from the
-    exact norm, or from the smallest or largest norm that is allowed. `_explained` defines the allowed roundings.
-    Updated parameters must be exact for the clipped gradients. Return True without gradients, and False for a clip by
-    value.
-    """
+    """Return whether the clipped gradients follow from a norm that the contract allows on the device path."""
     if outcome.gradients is None or expected.gradients is None:
         return True
     if case.call.by_value:
@@ -262,13 +216,9 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether a result of an adaptive rule follows exactly from norms that the contract allows on the device
-    path.
+    """Return whether a result of an adaptive rule follows from norms that the contract allows on the device path.
 
-    For `adagc`, the norms of the tensors are unknown. A small error of these norms causes a small error of the result.
-    So return whether the error of the result is at most ADAGC_FACTOR times the allowed error of a norm.
-
-    Return False if `expected` or `outcome` has no gradients.
+    For `adagc`, the norms of the tensors are unknown, so an error of ADAGC_FACTOR times the norm's error is allowed.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False
@@ -294,21 +244,16 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 ADAGC_FACTOR = 8
-"""A result of `adagc` has at most this many times the error of the norms: it depends on four norms, and is rounded."""
+"""The allowed error of an `adagc` result, relative to the error of a norm: the result depends on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
-    """Return whether the parameters after an SGD step follow from the clipped gradients, or were not computed."""
+    """Return whether the parameters follow from the clipped gradients. Return True if parameters were not computed."""
     gradients = outcome.gradients or ()
     return outcome.update is None or ulps([*map(oracle.after_sgd_step, gradients)], outcome.update) == 0
 
 
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the norm and the clipped gradients are correct except for subnormal numbers that became 0.
-
-    The framework may have replaced subnormal numbers in the gradients or in the result. All other numbers may differ by
-    NORM_ULPS.
-    """
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))
     triples = zip(_tensors(outcome), _tensors(expected), _tensors(from_flushed), strict=True)
@@ -326,12 +271,10 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether each element of `result` equals the same element of one of the `candidates`.
+    """Return whether each element of the result equals the same element of one of the candidates.
 
-    Two kinds of elements may differ by rounding: 64-bit elements by NORM_RELATIVE, and elements of a sparse gradient by
-    2 ULP from one candidate. Return True if the result is None. Return False if only the gradient is None.
+    Elements with 64 bits, and elements of sparse gradients, only have to be equal up to rounding.
 
-    gradient: The gradient before the clip.
     candidates: Correctly clipped gradients, one for each allowed norm.
     """
     if result is None or gradient is None:
@@ -348,11 +291,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|.
-
-    Return 0 if the numbers are equal, or both NaN. Otherwise, return inf if `right` is 0, or a number is infinite or
-    NaN.
-    """
+    """Return |value - right| / |right|. Return inf if the numbers differ and the error is undefined."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

@@ -1,8 +1,6 @@
-"""Find the element of a result that is furthest from the exact result, at the first stage that differs.
+"""Find the element of a result with the largest error, at the first stage of the call that differs.
 
-For a framework's function, this is the first stage that differs by more than rounding, if there is one.
-
-Tensors are compared one at a time, because all of them together may exceed the memory.
+For a framework's function, a stage that differs only by rounding is skipped if a later stage differs by more.
 """
 
 from __future__ import annotations
@@ -35,15 +33,7 @@ def find(
     modes: Iterable[str],
     tolerance: float = TOLERANCE,
 ) -> dict[str, WorstElement]:
-    """Return {mode: the element that is furthest from the exact result}.
-
-    Each element has its exact value, its value from unified_clip, and its value from the framework's function. For the
-    mode `native`, unified_clip's value comes from the host path, or else from the first other mode. Modes without a
-    difference, or without numbers to compare, are left out.
-
-    outcomes: The results of the case on one framework, by mode.
-    tolerance: A relative difference of a framework's function up to this size counts as rounding.
-    """
+    """Return the element with the largest error in each mode. Modes without a difference are left out."""
     native = outcomes.get(NATIVE)
     own = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}
@@ -55,18 +45,13 @@ def find(
 
 
 class _Place(NamedTuple):
-    """The element of a tensor that is furthest from the exact result: its tensor, index and distance in ULP."""
-
     tensor: int
     element: int
     distance: tuple[float, float]
-    """The sort key of the tensor: (relative distance, distance in ULP).
-
-    For unified_clip, the relative distance is 0.
-    """
+    """(relative distance, distance in ULP). The relative distance is 0 for unified_clip."""
 
     apart: int
-    """The number of elements that differ in this tensor."""
+    """The number of elements of the tensor that differ."""
 
 
 def _find(
@@ -110,11 +95,7 @@ def _find(
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return the tensors of a result at one stage, converted to the dtypes and shapes of the exact result `right`.
-
-    Return None if either result has no tensors at this stage, if their numbers of elements differ, or for the
-    coefficient of a clip by value.
-    """
+    """Return the tensors of a stage in the exact result's dtypes, or None if they cannot be compared."""
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None
@@ -126,10 +107,6 @@ def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | No
 
 
 def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
-    """Return `tensor` with the dtype and shape of `exact`, for functions that return the norm in the gradients' dtype.
-
-    Return None if either tensor is None.
-    """
     if exact is None or tensor is None:
         return None
     if tensor.dtype != exact.dtype:
@@ -138,10 +115,6 @@ def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
 
 
 def _places(exact: Tensors, results: Tensors, by: Side, inputs: Sequence[Gradient]) -> list[_Place]:
-    """Return a `_Place` for each tensor that differs from the exact tensor at the same index. [] if none differs.
-
-    inputs: The gradients before the clip, or None for each, as `measure.difference` needs them.
-    """
     places = []
     for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:

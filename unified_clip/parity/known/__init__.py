@@ -1,1 +1,1 @@
-"""Measure how the frameworks' functions differ, and match or update the suite's list of accepted differences."""
+"""Measure how the frameworks' functions differ, and compare the differences with the suite's list."""

@@ -1,4 +1,4 @@
-"""The entries of `known.toml`, a suite's list of known differences. `docs/parity.md` explains its keys."""
+"""The entries of `known.toml`, a suite's list of known differences. `docs/parity.md` explains the keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..suite.schema import Name
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
-"""Where a result has inf or NaN and the exact result has another number, or the other way round. '' for nowhere."""
+"""Where only one of the two results has inf or NaN. '': nowhere."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -34,69 +34,64 @@ KINDS: Mapping[str, str] = {
 }
 
 SIZED = ("value", "touched")
-"""The kinds of differences in which only numbers differ. Their entries need a size or `not_finite`."""
+"""The kinds of differences in numbers only. Their entries need a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
-"""The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""
+"""The kinds of differences whose numbers are compared. Their entries can have a size and `not_finite`."""
 
 ERRORS = ("raises", "error")
-"""The kinds of differences in which a function raises an error. The class of the error is the cause."""
+"""The kinds of differences in which the function raises an error. The class of the error is the cause."""
 
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
-"""The kinds of differences for which a cause is recorded."""
 
 ANY, UNKNOWN = "any", "unknown"
-"""Values of `cause` for any cause, and for a difference without a known cause."""
+"""Special values of `cause` in an entry."""
 
 UNEXPLAINED = ", and the cause is unknown"
-"""The end of the `reason` that `--accept` writes for numbers that differ by an unknown cause."""
+"""The end of the reason that `--accept` writes for a difference without a known cause."""
 
 NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
-"""With --strict: the start of the problem of an entry whose `reason` ends with UNEXPLAINED."""
 
 WITHIN = 1.1
 LARGEST_WITHIN = 10.0
-"""The largest factor `within`. A larger factor would accept sizes of another order of magnitude."""
+"""The largest allowed value of `within`. Larger values would accept another order of magnitude."""
 
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The difference of a framework's function from the exact result. `results.NativeResult` has these fields, too."""
-
     function: str
     kind: DifferenceKind | Literal[""] = ""
-    """A key of `KINDS`. '' if nothing differs, or only by rounding."""
+    """A key of `KINDS`. '': the results are equal up to rounding."""
 
     finite_size: float = 0.0
-    """The largest relative difference of finite numbers. 0 if it is only rounding, except for the kind "touched"."""
+    """The largest relative difference of finite numbers. Rounding counts as 0, except for the kind "touched"."""
 
     norm: float | None = None
-    """The relative difference from the exact norm. None if there is no norm to compare. inf if one norm is inf or
-    NaN, and the norms differ."""
+    """The relative error of the norm. None: there is no norm to compare. inf: one of the two norms is inf or NaN."""
 
     gradients: float | None = None
-    """The largest difference of an element, relative to the largest exact element of its gradient. inf if an element is
-    inf or NaN in one of the two results, and the elements differ. None if the gradients were not compared."""
+    """The largest error of an element, relative to the largest exact element of its gradient.
+
+    None: the gradients were not compared. inf: an element is inf or NaN in only one of the results.
+    """
 
     not_finite: NotFinite = ""
 
     lacks_norm: bool = False
-    """Whether the function returned no norm, although the public name returns one."""
+    """Whether the function returned no norm, although the public name returns a norm."""
 
     detail: str = ""
     cause: str = ""
-    """The cause as a sentence. '' if no cause was found, or if the list already has the difference."""
+    """The cause as a sentence. '': no cause was found, or the list already has the difference."""
 
     cause_kind: str = ""
-    """The cause in a word or two, such as "another eps". '' if `cause` is ''."""
+    """The cause in a word or two, such as "another eps"."""
 
     contradiction: str = ""
-    """Why no cause is named, although a cause fits this case: another case contradicts that cause. '' otherwise."""
+    """The reason why a cause that fits this case was rejected: another case contradicts the cause."""
 
 
 class Difference(Protocol):
-    """A difference of a framework's function: a `NativeDeviation`, or a result of a report."""
-
     @property
     def function(self) -> str | None: ...
 
@@ -124,23 +119,25 @@ class KnownDifference(schema.Table):
 
     reason: Name
     size: Annotated[float, Field(gt=0)] = 0.0
-    """The largest relative difference of finite numbers. 0: finite numbers differ by no more than rounding."""
+    """The largest relative difference of finite numbers. 0: finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """Where results have inf or NaN and the exact results do not, or the other way round. The entry covers only cases
-    that differ in this way."""
+    """Where only one of the two results has inf or NaN. The entry covers only cases with inf or NaN in the same
+    place.
+    """
 
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
-    """The `recorded_cause` of the differences, or a list of such causes. The entry covers no difference with another
-    cause. ANY stands for any cause, and UNKNOWN for a difference whose cause is unknown. An entry of an earlier version
-    may have no cause: '' covers any cause, too, and the run reports the entry as incomplete."""
+    """The causes that the entry covers. ANY: any cause. UNKNOWN: a difference without a known cause.
+
+    '': any cause. Only entries from earlier versions have no cause, and the run reports them as incomplete.
+    """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
-    """A few words for the table of known differences. Entries with the same title share a row of it."""
+    """A few words for the table of known differences. Entries with the same title share a row."""
 
     versions: str = ""
-    """The versions of a package that show the difference, such as "torch>=2.8,<2.13". '' for all versions."""
+    """The package and versions that show the difference, such as "torch>=2.8,<2.13". '': all versions."""
 
     @field_validator("versions")
     @classmethod
@@ -178,22 +175,20 @@ class KnownDifference(schema.Table):
 
     @property
     def lacks_cause(self) -> bool:
-        """Return whether the entry has no `cause`, although causes of its kind are recorded."""
         return not self.cause and self.kind in WITH_CAUSE
 
     @property
     def lacks_reason(self) -> bool:
-        """Return whether the cause is unknown, and the reason is the one that `--accept` wrote."""
+        """Whether the cause is unknown and the user has not replaced the reason that `--accept` wrote."""
         return UNKNOWN in self.causes and self.reason.endswith(UNEXPLAINED)
 
     @property
     def causes(self) -> list[str]:
-        """The causes that the entry covers. Empty if it has no `cause`."""
         return [self.cause] if isinstance(self.cause, str) and self.cause else list(self.cause)
 
     @property
     def is_unbounded(self) -> bool:
-        """Return whether the entry is from an earlier version and has `size = inf`, which bounds no number."""
+        """Whether the entry has `size = inf`, as entries from earlier versions can have."""
         return self.size == math.inf
 
     @property
@@ -201,63 +196,48 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the name of the package in `versions` if `installed` lacks this package.
-
-        Return '' if `installed` has the package, or if `versions` is empty.
-
-        installed: The version of each package, by package name.
-        """
+        """Return the package that `versions` names if the package is not installed. Otherwise, return ''."""
         required = self._required
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry applies to the installed version of its package.
-
-        Return True if that version is unknown, or if `versions` is empty.
-        """
+        """Return whether the entry applies to the installed version of its package, or the version is unknown."""
         required = self._required
         if required is None or self.unreported(installed):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def is_for(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry is for this framework, case, function and kind, whatever the numbers are."""
+        """Return whether the entry has the framework, case, function and kind of the difference."""
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(difference.function or "")
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry is for this difference, with inf or NaN in the same places, and with one of its
-        causes. Sizes are not compared.
+        """Return whether the entry accepts a difference of this kind and cause. The size is ignored.
 
-        An entry with `size = inf` covers any numbers, so that `--accept` can replace it.
+        An entry with `size = inf` covers inf and NaN everywhere, so that `--accept` can replace the entry.
         """
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         return same and accepted and self.is_for(framework, case, difference)
 
     def bounds(self, size: float) -> bool:
-        """Return whether a difference of finite numbers is at most the listed size times `within`."""
         return size <= self.within * self.size
 
     def unmatched_patterns(self, names: Collection[str]) -> list[str]:
-        """Return the patterns in `cases` that match none of these case names."""
         return [text for text in self.cases if not any(map(_pattern(text).fullmatch, names))]
 
 
 class KnownFile(schema.Table):
-    """The content of `known.toml`."""
-
     known: list[KnownDifference] = Field(default=[])
 
 
 def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
     """Return the entries of a `known.toml`.
 
-    accepting: Whether entries of earlier versions with `size = inf` are allowed, because `--accept` replaces them.
-
-    SuiteError: the file does not exist, or is invalid.
+    accepting: Whether `size = inf` is allowed, because `--accept` replaces it.
     """
     known = schema.read(path, KnownFile).known
     if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
@@ -272,14 +252,13 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
 
 
 def is_match(case: str, patterns: Iterable[str]) -> bool:
-    """Return whether a case name matches one of the patterns of an entry."""
     return any(_pattern(text).fullmatch(case) for text in patterns)
 
 
 def recorded_cause(difference: Difference) -> str:
     """Return the text for `cause` in an entry: the kind of the cause, or the class of an error.
 
-    Return UNKNOWN if the cause is unknown, and '' if no cause is recorded for this kind of difference.
+    Return '' for kinds of differences without recorded causes.
     """
     if difference.kind in ERRORS:
         return difference.detail.partition(":")[0]
@@ -287,16 +266,14 @@ def recorded_cause(difference: Difference) -> str:
 
 
 def cause_value(differences: Iterable[Difference]) -> str | list[str]:
-    """Return the value of `cause` for an entry that covers some differences: their cause, or a list of their causes."""
     causes = sorted({recorded_cause(difference) for difference in differences})
     return causes[0] if len(causes) == 1 else causes
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size as text: in percent, or as a factor such as "12 times" or "1.5e+08 times" if it is 10 or
-    more.
+    """Return a relative size as text: in percent, or as a factor such as "12 times".
 
-    A size below 0.01 % is written like 1.2e-05. An infinite size is "inf or NaN".
+    Sizes below 0.01 % are written like 1.2e-05.
 
     >>> size_in_words(0.25)
     '25 %'

@@ -1,4 +1,4 @@
-"""Compare differences of the frameworks' functions with a suite's list of known differences, and find stale entries."""
+"""Compare the differences of the frameworks' functions with a suite's list of known differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .entries import (
 )
 
 Place = tuple[str, str]
-"""The key of a result of a framework's function: (framework, case name)."""
+"""(framework, case name)"""
 
 Deviation = NativeDeviation | NativeResult
 
@@ -35,17 +35,13 @@ def match_deviations(
     *,
     accepting: bool = False,
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Compare the deviations of all frameworks' functions with the list of known differences.
+    """Compare the differences of all frameworks' functions with the list of known differences.
 
-    Return (judgements, entries). `judgements` has {(framework, case name): (verdict, problem)} for each deviation.
-    `problem` is the reason why the deviation fails the run, or '' if it does not. `entries` has each entry of the list
-    that applies to these versions, with the cases that it covers.
+    Return (judgements, entries). `judgements` has (verdict, problem) for each deviation. The problem is '' if the
+    deviation does not fail the run. `entries` has the result of each entry that applies to the installed versions.
 
-    known: The list. None if the suite has no list. Then no deviation is a problem, but it may be "different".
-    deviations: The deviation of each result of a framework's function.
-    versions: The versions of each framework's packages, as its worker reported them. `versions` must have every
-    framework that the list names.
-    accepting: Whether this run has `--accept`. Then no problem advises this option.
+    known: The list of known differences. None: the suite has no list.
+    accepting: Whether the run has `--accept`, so that no problem advises this option.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
@@ -95,13 +91,10 @@ def _problem(
     others: Sequence[KnownDifference],
     limited: Sequence[KnownDifference],
 ) -> tuple[str, str]:
-    """Return (the reason why a deviation fails the run, the advice to run with `--accept`).
+    """Return (why the deviation fails the run, advice to run with `--accept`). Both are '' if the run does not fail.
 
-    The advice is '' if `--accept` does not help. Both texts are '' if the deviation does not fail the run.
-
-    entries: The known differences that cover the deviation.
-    others: The known differences for the same function, case and kind of difference.
-    limited: The known differences that would cover the deviation with other versions of their packages.
+    others: The known differences for the same function, case and kind.
+    limited: The known differences that cover the deviation, but only for other package versions.
     """
     if not deviation.kind:
         return "", ""
@@ -138,14 +131,12 @@ def _problem(
 
 
 def _cause(deviation: Deviation) -> str:
-    """Return the end of a problem: the cause of a difference, or a text that the cause is unknown, with the reason."""
     if deviation.cause or deviation.kind not in SIZED:
         return deviation.cause and f"; {deviation.cause}"
     return f"; the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
 
 
 def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
-    """Return why known differences of the same function, case and kind do not cover a deviation."""
     if same := [entry for entry in others if entry.not_finite == deviation.not_finite]:
         causes = " or ".join(map(repr, same[0].causes))
         unknown = recorded_cause(deviation) == UNKNOWN and deviation.kind not in SIZED
@@ -164,11 +155,7 @@ def _judge_entry(
     was_called: bool,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. Its `problem` is the reason why the entry is stale.
-
-    cases: The differences that the entry covers, by the name of the case.
-    was_called: Whether the function of the entry has a result.
-    """
+    """Return the result of an entry. Its `problem` is the reason why the entry is stale."""
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
     problem = incomplete = remedy = ""
     if entry.lacks_cause and cases:  # the line that `--accept` writes

@@ -24,10 +24,7 @@ def measure(
 ) -> NativeDeviation | None:
     """Return the difference between the result of a framework's function and the exact result.
 
-    Return None if the framework has no function for this case. Compare no numbers if the function raised an error, or
-    should have raised one. Results of other shapes or dtypes are converted before their numbers are compared.
-
-    tolerance: A relative difference up to this size counts as rounding.
+    Return None if the framework has no function for the case. Results with wrong shapes or dtypes are converted first.
     """
     if not outcome.name:
         return None
@@ -70,9 +67,8 @@ def measure(
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
     """Return how a function that raised an error differs from what its case expects.
 
-    If an error is expected, a framework's function may raise an error of any class. A function of the user must raise
-    the expected class, because a wrong signature raises an error, too. The user's function must also leave its
-    gradients unchanged.
+    A framework's function can raise an expected error in any class. A function of the user must raise the expected
+    class, because a wrong signature also raises an error.
     """
     expected, detail = case.options.raises, outcome.message
     kind: DifferenceKind | Literal[""] = ""
@@ -86,35 +82,32 @@ def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
 
 
 class Difference(NamedTuple):
-    """The difference between some numbers and the exact numbers."""
-
     size: float = 0.0
-    """The largest difference of finite numbers. `difference` documents the scale."""
+    """The largest difference of finite numbers, on the scale of the function `difference`."""
 
     is_finite: bool = True
-    """Whether inf and NaN are in the same places on both sides."""
+    """Whether both sides have inf and NaN in the same places."""
 
     has_nonzero: bool = False
-    """Whether a number differs in an array that should be only zeros. Such a difference is never rounding."""
+    """Whether a number differs from 0 in an array that should have only zeros. This is never rounding."""
 
 
 Arrays = Sequence[Float64s]
 
 
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
-    """Return the largest difference between numbers and the exact numbers, over all arrays.
+    """Return the largest relative difference between results and exact results.
 
-    Divide the difference of each array by the largest finite element of the exact array. If this is 0, divide by the
-    first of these numbers that is not 0:
+    The difference of an array is relative to the largest finite element of the exact array. If that element is 0, the
+    scale is the first of these numbers that is not 0:
 
     - the largest element of the array before the clip, but at most the largest element of all exact arrays
     - the largest element of all exact arrays
     - 1
 
-    If all exact arrays are 0, use the largest element of `inputs` in place of the largest exact element.
+    If all exact arrays are 0, the largest element of `inputs` replaces the largest exact element.
 
-    results, exact: Equally many arrays, with the same shapes.
-    inputs: The gradients before the clip: an array for each exact array, or none.
+    inputs: The gradients before the clip. Empty: there are no gradients.
     """
     overall = _largest(exact) or _largest(inputs)
     size, is_finite, has_nonzero = 0.0, True, False
@@ -131,23 +124,18 @@ def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
 
 
 def _largest(arrays: Arrays) -> float:
-    """Return the largest finite magnitude in some arrays. Return 0 if they have none."""
     return max((float(np.max(np.abs(a), where=np.isfinite(a), initial=0.0)) for a in arrays), default=0.0)
 
 
 def values(tensors: Sequence[Gradient]) -> list[Float64s]:
-    """Return one array for each tensor, with its elements. The array for None is empty."""
+    """Return an array for each tensor. The array for None is empty."""
     return [np.empty(0) if dense is None else dense.values() for dense in map(densify, tensors)]
 
 
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
-    """Return results with the shapes and dtypes of the exact results. Round each number to the new dtype.
+    """Return the results with the shapes and dtypes of the exact results, or None if the numbers of elements differ.
 
-    A result that is None becomes zeros. If there are more or fewer results than exact results, leave out None on both
-    sides, and pair the remaining tensors in order.
-
-    Return None if too many results are not None, or if a result has more or fewer elements than its exact result.
-    Also return None if an exact result is None, but its result is not zero.
+    A result that is None becomes zeros. If the number of results is wrong, results other than None are paired in order.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])
@@ -170,10 +158,9 @@ def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -
 
 
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the function changed a gradient that must stay unchanged.
+    """Return whether the function changed a gradient that should stay unchanged.
 
-    A sparse gradient with repeated rows does not count: their sum may be rounded in another way, as the tolerance
-    allows.
+    Sparse gradients with repeated rows are skipped, because the sum of the rows can round differently.
     """
     if expected.gradients is None or outcome.gradients is None:
         return False
@@ -190,6 +177,5 @@ def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _first_numbers(outcome: CallOutcome) -> str:
-    """Return text with the first three numbers of each of the first three tensors."""
     tensors = [outcome.norm, *(outcome.gradients or [])]
     return "; ".join(str(t.values().reshape(-1)[:3].tolist()) for t in tensors[:3] if t is not None)

@@ -26,8 +26,6 @@ from .match import Place
 
 
 class Changes(NamedTuple):
-    """The numbers of entries that an update kept, changed, removed and added."""
-
     kept: int
     changed: int
     removed: int
@@ -35,15 +33,12 @@ class Changes(NamedTuple):
 
 
 def write(path: Path, report: ParityReport) -> Changes:
-    """Update the list of known differences in a file: drop stale entries, and add entries for new differences.
+    """Remove stale entries from the list of known differences, and add entries for new differences.
 
-    Correct entries and comments stay. An entry without `cause` gets the causes of its differences. A stale entry that
-    still covers a difference also stays. It gets the new size and the cases that still differ. If the file does not
-    exist, create it.
+    Correct entries and comments stay unchanged. A stale entry that still covers a difference gets the new size and
+    cases.
 
-    report: A report without failed or missing results, and without differences of unified_clip.
-
-    OSError: the file cannot be written.
+    report: A report without failures, and without differences of unified_clip.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
@@ -97,7 +92,7 @@ def write(path: Path, report: ParityReport) -> Changes:
 def _correct_and_stale(
     report: ParityReport, differences: Mapping[Place, NativeResult]
 ) -> tuple[list[KnownDifference], list[KnownDifference]]:
-    """Return (correct entries, other entries): the run judged both. The others are stale, or have another size."""
+    """Return (correct entries, entries that are stale or have a wrong size)."""
     correct, stale = list[KnownDifference](), list[KnownDifference]()
     for result in report.known:
         if result.entry:
@@ -108,12 +103,11 @@ def _correct_and_stale(
 
 
 def _magnitude(native: NativeResult) -> str:
-    """Return the exponent of 10 of the size of a difference, as text. Return '' if finite numbers do not differ."""
+    """Return the exponent of 10 of a difference as text. Return '' if finite numbers do not differ."""
     return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
-    """Return the [[known]] tables of a document. Add them if there are none. Convert an inline array to tables."""
     entries = document.get("known")
     if isinstance(entries, AoT):
         return entries
@@ -134,7 +128,6 @@ def _is_same_entry(table: Any, known: KnownDifference) -> bool:
 
 
 def _differences(report: ParityReport) -> dict[Place, NativeResult]:
-    """Return {(framework, case name): result} of the frameworks' functions that differ by more than rounding."""
     return {
         (framework, case.name): native
         for case in report.cases
@@ -146,14 +139,9 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 def _renew(
     table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport
 ) -> list[Table]:
-    """Remove from an entry the cases that no longer differ, and set its size to the measured size.
+    """Update the size and cases of an entry. Return additional entries if its differences have several `not_finite`.
 
-    An entry of an earlier version with `size = inf` may cover differences with several values of `not_finite`. The
-    entry keeps one value. Return a new entry for each further value, with the same title and reason.
-
-    table: The entry in the TOML document, which this function changes.
-    known: The same entry before the change, as a `KnownDifference`.
-    covered: The results that the entry covers, by (framework, case name).
+    Only entries from earlier versions, which have `size = inf`, need additional entries.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
@@ -174,8 +162,7 @@ def _renew(
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Set the cases, the size and `not_finite` of an entry from the results that it covers.
 
-    If its patterns also match a difference that another entry covers, replace the patterns by the names of the cases.
-    Remove `versions` if the report has no version of its package.
+    If a pattern also matches a difference of another entry, the names of the cases replace the patterns.
     """
     names = sorted(case for _, case in covered)
     gone = known.unmatched_patterns(names)
@@ -193,7 +180,6 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
 
 
 def _set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
-    """Set `size` and `not_finite` of an entry from its results. Remove a key whose value would be 0 or ''."""
     numbers = {"size": _size(natives, within), "not_finite": next(iter(natives)).not_finite}
     for key, value in numbers.items():
         if value:
@@ -203,10 +189,7 @@ def _set_numbers(table: Table, natives: Collection[NativeResult], within: float)
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of these results, rounded to three digits.
-
-    within: If rounding changes the size by more than this factor, return the size unrounded.
-    """
+    """Return the largest size of the results, rounded to three digits unless rounding exceeds the factor `within`."""
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
@@ -215,9 +198,7 @@ def _size(natives: Collection[NativeResult], within: float) -> float:
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return a new entry for the differences of a function.
 
-    natives: The results of the function that differ, by case name. All have the same `not_finite` and kind of cause.
-    old: The previous entries. The first entry for the same framework, function, kind and some of these cases provides
-    the title and the reason, unless its cause differs. Without such an entry, `_reason` returns the reason.
+    old: The previous entries. A previous entry for the same differences provides the title and the reason.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
@@ -236,13 +217,6 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
 
 def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
-    """Return the cause of some differences. If none has a cause, return what differs, with the detail.
-
-    If only numbers differ, add that the cause is unknown. The size and the cases are other keys of the entry.
-
-    If there are several causes or details, return the first one and the number of cases. For the kinds "returns" and
-    "elements", return only what differs.
-    """
     causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
     if not causes:
         causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]

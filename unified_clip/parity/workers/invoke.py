@@ -1,4 +1,4 @@
-"""Make the call of one case in a worker. Record the result, the exception or warning, and the changes of the inputs."""
+"""Make the call of one case in a worker, and record its result and effects."""
 
 from __future__ import annotations
 
@@ -25,27 +25,20 @@ from ..suite.public_calls import CALLS
 from .user_function import UserFunction, UserFunctionError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address in the repr of an object, such as " at 0x7f3c". Messages leave it out, so that equal runs are equal."""
+"""The address in the repr of an object. Messages leave it out, so that repeated runs have equal messages."""
 
 
 @dataclass(eq=False)
 class CallResult(CallOutcome):
-    """The result of a call, with the framework's own tensors. `worker.pack` converts these tensors."""
+    """The result of a call, with tensors of the framework."""
 
     norm: Any = None
     gradients: Any = None
     update: Any = None
     returned: Any = None
-    """The container that the call returned. None if its type is not compared."""
 
 
 def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> Invocation:
-    """Return the call of a case, with the gradients converted to tensors of the framework.
-
-    If the case asks for transposed, expanded or overlapping tensors, or for thresholds as tensors, convert them, too.
-
-    case: The description of the case from job.json, which `run_worker.write_job` writes.
-    """
     call_form = CallForm(**case["call_form"])
     tensors = adapter.make_all(gradients)
     for is_asked, change in ((call_form.transposed, adapter.transposed), (call_form.expanded, adapter.expanded)):
@@ -61,10 +54,6 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
 
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
-    """Set the fields `fault`, `structure` and `same_objects` of a result, from the inputs before and after the call.
-
-    `structure` is set if the call returned a container to compare, `same_objects` if a clip class returned gradients.
-    """
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
         result.structure = structure(result.returned)
@@ -75,14 +64,9 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation, user_function: UserFunction | None = None) -> CallResult:
-    """Call the framework's function that corresponds to the case. Return its result or its exception.
+    """Call the framework's function for a case, or the user's function in its place.
 
-    If there is no such function, the result is empty and has the name ''.
-
-    user_function: The function of the user to call in place of the framework's function.
-
-    UserFunctionError: the user's function cannot be loaded, or returned a result of the wrong type.
-    FunctionsMissingError: the package with the framework's functions cannot be imported.
+    The result has an empty name if the framework has no such function.
     """
     if user_function is not None:
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
@@ -103,15 +87,14 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
 
 
 def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _: Any) -> CallResult:
-    """Call a function of the user that gets gradients, and returns only clipped gradients."""
     clipped = function(invocation.container, **invocation.arguments)
     return CallResult(None, list(leaves(clipped)), returned=clipped)
 
 
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
-    """Return whether a call changed gradients that it must not change, or put other gradients into its container.
+    """Return whether a call changed gradients that it must not change, or replaced items of their container.
 
-    A call in place must not change gradients if it raises an error. Any other call must never change them.
+    A call in place can change gradients, unless it raises an error.
 
     inputs: The gradients before the call.
     """
@@ -127,13 +110,6 @@ def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return an error if the call changed inputs that it must not change, or returned tensors of the wrong kind.
-
-    The wrong kind is dense for sparse, sparse for dense, or a tensor that shares memory with an input. A clip class may
-    return an input itself. Return '' if the call did nothing wrong.
-
-    inputs: The gradients before the call.
-    """
     if changes_inputs(invocation, result, inputs):
         return "had already changed gradients" if result.raised else "changed its input gradients"
     if result.raised or result.gradients is None:
@@ -153,7 +129,6 @@ def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient
 
 
 def _changed_dtype(invocation: Invocation, result: CallResult) -> str:
-    """Return an error if a clipped gradient has another dtype than the gradient. Otherwise return ''."""
     pairs = zip(invocation.gradients, result.gradients or (), strict=False)
     for index, (before, after) in enumerate(pairs):
         right, tensor = _read(invocation, before), _read(invocation, after)
@@ -163,10 +138,7 @@ def _changed_dtype(invocation: Invocation, result: CallResult) -> str:
 
 
 def _other_norm(invocation: Invocation, result: CallResult) -> str:
-    """Return an error if the norm of a user's function has another form than unified_clip's norm. Otherwise return ''.
-
-    On NumPy, unified_clip's norm is a number, and a norm of any form counts as the same.
-    """
+    """Return an error if a user's norm has a wrong dtype or shape. NumPy's norms are not checked."""
     if result.raised or result.norm is None or tuple(invocation.adapter.packages) == ("numpy",):
         return ""
     gradients = [densify(_read(invocation, tensor)) for tensor in invocation.gradients]
@@ -178,10 +150,6 @@ def _other_norm(invocation: Invocation, result: CallResult) -> str:
 
 
 def _other_structure(invocation: Invocation, result: CallResult) -> str:
-    """Return an error if a user's function got a dict, pairs or a tensor, and returned another container.
-
-    Otherwise return ''. A function that got a list, a tuple or a generator may return any sequence.
-    """
     expected = invocation.call_form.structure
     returned = expected if result.returned is None or expected == "list" else structure(result.returned)
     return "" if returned == expected else f"returned a {returned} instead of a {expected}"
@@ -192,10 +160,9 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call. Return its result, and record whether it issued a ClipWarning.
+    """Make a call, and record its exception and its ClipWarning.
 
-    If the call raises an exception, catch it. The result then has only the exception's classes and its message. A
-    UserFunctionError or a FunctionsMissingError is not caught.
+    UserFunctionError and FunctionsMissingError are not caught.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -214,12 +181,6 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
 
 
 def call_public_name(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Call a public function of unified_clip, or a function with the same arguments, with the gradients of a case.
-
-    `public_calls.Call.style` decides how gradients are passed and returned.
-
-    settings: The namespace of the function, such as `unified_clip.torch`.
-    """
     arguments, tensors = invocation.arguments, invocation.gradients
     match invocation.call.style:
         case "in place":
@@ -251,11 +212,6 @@ def call_public_name(invocation: Invocation, function: Callable[..., Any], setti
 
 
 def _call_with_settings(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Call `set_gradient_clip` for each group of parameters, or once for all if the case has no groups. Then call the
-    function, and remove the clip again.
-
-    settings: The namespace that has `set_gradient_clip`, such as `unified_clip.paddle`.
-    """
     groups = invocation.call_form.groups
     for name in sorted(set(groups)) or ["default_group"]:
         clip = settings.GradientClipByGlobalNorm(
@@ -273,10 +229,6 @@ def _call_with_settings(invocation: Invocation, function: Callable[..., Any], se
 
 
 def function_of(namespace: Any, call_name: str) -> Callable[..., Any]:
-    """Return the public function or class that a name in `CALLS` stands for.
-
-    namespace: The module of a framework's functions, such as `unified_clip.torch`.
-    """
     module, _, name = call_name.removesuffix(".clip_").rpartition(".")
     function: Callable[..., Any] = getattr(adaptive if module else namespace, name)
     return function
@@ -287,13 +239,12 @@ def _limits(invocation: Invocation) -> dict[str, Any]:
 
 
 def _first_state(invocation: Invocation) -> Any:
-    """Return the initial state of the call's adaptive rule, as a tensor of the framework."""
     (first, *_) = adaptive_calls.split(invocation.gradients, invocation.arguments["steps"])
     return invocation.once("state", lambda: adaptive.initial_state(invocation.rule, list(first)))
 
 
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
-    """Clip the gradients of one step after the other. The result's norm is a list: each step's norm, then the state."""
+    """Clip the gradients of each step. The result's norm is a list with the norm of each step and the last state."""
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split(invocation.gradients, invocation.arguments["steps"]):
         clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))
@@ -303,10 +254,7 @@ def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> Call
 
 
 def read_steps(invocation: Invocation, result: CallResult) -> None:
-    """Replace `result.norm` of a call in steps, a list of norms and the last state, by a vector of float64.
-
-    The vector has the numbers in the order of `oracle.after_steps`. The results of other calls stay unchanged.
-    """
+    """Convert the list of norms from `_call_in_steps` to a float64 vector, as `oracle.after_steps` returns it."""
     if invocation.call.style != "steps" or result.norm is None:
         return
     *norms, state = result.norm
@@ -320,10 +268,6 @@ def read_steps(invocation: Invocation, result: CallResult) -> None:
 
 
 def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any]]], settings: Any) -> list[CallResult]:
-    """Make several calls in one graph, which is compiled only once. Return the results in order.
-
-    calls: (invocation, public function) for each call.
-    """
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph
     inputs = [[*invocation.gradients, *_states(invocation)] for invocation, _ in calls]
@@ -358,10 +302,8 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
 
 
 def _states(invocation: Invocation) -> list[Any]:
-    """Return a list with the state before the first step, or [] if the call has no state."""
     return [_first_state(invocation)] if invocation.call.style == "steps" else []
 
 
 def _writes_outside(invocation: Invocation) -> bool:
-    """Return whether an in-place function in a graph writes into the tensors that were passed to the graph."""
     return invocation.adapter.writes and invocation.adapter.writes_from_graphs

@@ -1,4 +1,4 @@
-"""Run the modes that need several ranks. All ranks run the same cases in the same order. Rank 0 writes the results."""
+"""Run the modes that need several ranks. All ranks run the same cases, and rank 0 writes the results."""
 
 from __future__ import annotations
 
@@ -18,15 +18,9 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Yield the adapter to use in a mode.
+    """Start the ranks of a mode, and yield an adapter for distributed tensors. Other modes keep their adapter.
 
-    For a mode with several ranks: start the other ranks, join the process group, and yield an adapter that makes
-    distributed tensors. For any other mode, yield `adapter` itself.
-
-    rank: The rank of this process. Only rank 0 starts other ranks.
     meeting: A file that all ranks use to find each other.
-
-    SystemExit: another rank ended with an error.
     """
     if mode not in PROCESSES:
         yield adapter
@@ -44,12 +38,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return an error that names the ranks whose result differs from the result on rank 0. Return '' if all agree.
-
-    A result is the tensors, and whether the call issued a ClipWarning.
-
-    packed, tensors: The result of this rank, as `worker.pack` returns it.
-    """
+    """Return an error if a rank has another result than rank 0. Otherwise, return ''."""
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
@@ -57,11 +46,9 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
-    """Send `text` to every rank. Return the texts of all ranks in order.
+    """Return the text of every rank. Raise SystemExit if the ranks are at different steps.
 
-    step: The point that this rank has reached, in words, such as "the end of a call".
-
-    SystemExit: another rank has ended, or the ranks are at different steps: their texts would not belong together.
+    step: The current step in words, such as "the end of a call".
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

@@ -1,7 +1,7 @@
-"""Start a framework's worker process. Return a result or a failure for every work item, even if the process crashes.
+"""Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker ends, hangs or writes something unreadable, its current case fails. The worker starts again for the
-remaining cases. The cases of the same function run last. If a function fails too often, its remaining cases do not run.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. Functions that have
+failed run last, and their cases stop after MAX_FAILURES failures.
 """
 
 from __future__ import annotations
@@ -28,53 +28,47 @@ from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
 MAX_FAILURES = 4
-"""The number of failures after which the other cases of a function do not run, in one mode. If so many functions fail
-one after the other, without a result in between, no other case runs.
+"""The number of failures in one mode after which a function's remaining cases do not run.
+
+If this many functions fail in a row without a result, no other case runs.
 """
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""The number that a failure adds to the count, by its kind. Other kinds add 1. A timeout adds more: it takes long."""
+"""The weight of each kind of failure. Other kinds count as 1. Timeouts weigh more because they take long."""
 
 KEPT_BYTES = 1 << 12
-"""The number of bytes of a worker's output that are kept."""
+"""The number of bytes to keep of a worker's output."""
 
 SHOWN_CHARACTERS = 80
-"""The number of characters of a worker's first line of output in the report."""
+"""The number of characters of a worker's output in the report."""
 
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
 )
-"""Matches the messages of Python, C++ and the frameworks about too little memory."""
+"""Matches error messages of Python, C++ and the frameworks about missing memory."""
 
 RETRY_ADVICE = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
 
 STOP = threading.Event()
-"""When this event is set, all workers are ended, and no worker is started."""
+"""While this event is set, running workers are ended, and no worker starts."""
 
 
 class WorkItem(NamedTuple):
-    """A case to run in a mode."""
-
     mode: str
     case: Case
 
 
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
-"""A function that gets each outcome as it arrives. `WorkerResults.by_case` keeps its return value."""
 
 
 @dataclass(eq=False)
 class WorkerResults:
-    """The results of one framework's worker, over all its starts."""
-
     by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """The return value of `on_result` for each result, by (mode, case name)."""
+    """The return value of `on_result` for each (mode, case name)."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    """The versions of the framework's packages."""
-
     printed: list[str] = field(default_factory=list)
-    """For each start of the worker with unexpected output: its first line that is not blank, shortened."""
+    """The first line of unexpected output from each start of the worker."""
 
 
 def command(
@@ -84,12 +78,12 @@ def command(
     root: Path = Path(),
     returns: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the command line that starts a worker. The caller appends the directories JOB and OUT (see `worker`).
+    """Return the command line of a worker, without the directories JOB and OUT.
 
     python: The interpreter that has the framework.
-    functions: FILE.py:FUNCTION of the user, by the public name that it replaces.
-    root: The directory to which these files are relative.
-    returns: "gradients" or "nothing", by the public name of each function that returns no norm.
+    functions: The user's functions as FILE.py:FUNCTION, by public name.
+    root: The directory that contains the files of the user's functions.
+    returns: "gradients" or "nothing" for each public name whose function returns no norm.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
     options += ["--returns", json.dumps(dict(returns))] if returns else []
@@ -106,19 +100,11 @@ def run_worker(
     on_result: OnResult = lambda item, outcome: outcome,
     progress: Callable[[int], Any] = lambda count: None,
 ) -> WorkerResults:
-    """Run all items on one framework, in order, and return their results. Start the worker again after a crash.
+    """Run all items on one framework, and start the worker again after a crash.
 
-    Each result is read and deleted while the worker continues: all files together may need more space than the disk
-    has. If the worker does not start, all items fail. If it ends or hangs, only the item that it was running fails.
-    Other items fail as "not run" if MAX_FAILURES is reached. If the worker crashes after the last result, the last item
-    fails.
-
-    worker: The command line that `command` returns.
-    timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
-    on_result: A function that is called with each item and its result or failure. Its return values are kept.
+    timeout: The number of seconds to wait for a new result before the worker is ended.
+    on_result: A function that is called with each item and its outcome. Its return values are stored.
     progress: A function that is called with the number of new results.
-
-    KeyboardInterrupt: STOP was set.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
     while run.remaining:
@@ -150,11 +136,6 @@ def run_worker(
 
 
 class _Run:
-    """The items of a worker, over all its starts.
-
-    remaining: The items without a result, by number.
-    """
-
     def __init__(self, remaining: dict[int, WorkItem], on_result: OnResult, progress: Callable[[int], Any]) -> None:
         self.remaining, self._on_result, self._progress = remaining, on_result, progress
         self.results = WorkerResults()
@@ -164,7 +145,7 @@ class _Run:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
 
     def collect(self, out: Path) -> bool:
-        """Read the new results of the worker, and delete their files. Return whether there were new results."""
+        """Read new results, and delete their files. Return whether there were any."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -177,16 +158,11 @@ class _Run:
         return bool(numbers)
 
     def fail_all(self, failure: Failure) -> None:
-        """Let all remaining items fail, since the worker does not start."""
         for number in list(self.remaining):
             self.keep(self.remaining.pop(number), failure)
 
     def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
-        """Fail the item that the worker was running, and the items that do not run after this failure.
-
-        current: The numbers of the items that the worker was running, as `_read_current` returns them.
-        had_results: Whether this start of the worker had results.
-        """
+        """Record the failure of the current item, and skip items that must not run after the failure."""
         number = next((number for number in current if number in self.remaining), next(iter(self.remaining)))
         failed = self.remaining.pop(number)
         self._failures.add(failed, failure, had_results=had_results)
@@ -198,15 +174,12 @@ class _Run:
 
 
 class _WorkerFailures:
-    """The failures of a worker so far. They decide which further items run, and in which order."""
-
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._last: dict[tuple[str, str], str] = {}
         self._in_a_row: dict[tuple[str, str], str] = {}
 
     def add(self, item: WorkItem, failure: Failure, *, had_results: bool) -> None:
-        """Count a failure of the worker during an item. had_results: Whether this start of the worker had results."""
         function, reason = _function(item), f"{failure.kind}, {failure.detail}"
         self._counts[function] += FAILURE_WEIGHTS.get(failure.kind, 1)
         self._last[function] = reason
@@ -216,7 +189,6 @@ class _WorkerFailures:
         self._in_a_row[function] = f"{item.case.call_name}: {reason}"
 
     def why_not_run(self, item: WorkItem) -> str:
-        """Return the reason why an item does not run. Return '' if it runs."""
         function = _function(item)
         if self._counts[function] >= MAX_FAILURES:
             return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
@@ -226,7 +198,7 @@ class _WorkerFailures:
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
-        """Return the items in order. The items of functions that failed come at the end of their mode."""
+        """Return the items with those of failed functions at the end of their mode."""
         modes = list(dict.fromkeys(item.mode for item in items.values()))
         numbers = sorted(items, key=lambda n: (modes.index(items[n].mode), self._counts[_function(items[n])] > 0, n))
         return {number: items[number] for number in numbers}
@@ -237,10 +209,6 @@ def _function(item: WorkItem) -> tuple[str, str]:
 
 
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
-    """Write the work items and their gradients into the directory `job`, which the worker reads.
-
-    A list of gradients that several cases share is written once. Tensors mapped from the user's file are not copied.
-    """
     cases = {item.case.name: item.case for item in items.values()}
     lists = {case.gradients_name: case.gradients for case in cases.values()}
     with (job / memmap.TENSORS).open("wb") as file:
@@ -263,16 +231,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Start a worker. Wait until it ends, or until no new result arrives for `timeout` seconds.
-
-    Return the failure, or None if the worker exited with status 0. Append the first line that the worker printed to
-    `results.printed`.
-
-    scratch: The directory for the worker's own files.
-    collect: A function that reads new results, and returns whether there were any.
-
-    KeyboardInterrupt: STOP was set.
-    """
+    """Start a worker, and wait until it ends or sends no result for `timeout` seconds."""
 
     def poll() -> bool:
         has_results = collect()
@@ -303,18 +262,14 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all output of a worker, so that its pipe never fills. Keep the first KEPT_BYTES bytes in `printed`."""
+    """Read all output of a worker, so that its pipe never fills."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT_BYTES - len(printed)]
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Read worker.json, and store its versions in `results`.
-
-    Return a failure if the framework is not installed, or the file cannot be read. Else return None, also if the file
-    does not exist yet.
-    """
+    """Store the versions from worker.json in `results`. Return None if the file does not exist yet."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -329,10 +284,8 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
 
 
 def _read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running: several items share a graph.
-
-    Return [] if they are unknown: the worker has not started, has written something else, or a cleaner of /tmp has
-    removed the directory.
+    """Return the numbers of the items that the worker was running. They are several for a shared graph, and [] if
+    unknown.
     """
     with suppress(FileNotFoundError, ValueError):
         *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Load a function of the user, call it like the public name that it replaces, and check the types of its result."""
+"""Load a function of the user, and check the types of its results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""What a function of the user has to return, by the style of its public name. "gradients": for one without a norm."""
+"""The required result of a user's function. The keys are styles of public names, and "gradients" for a function without
+a norm.
+"""
 
 
 class UserFunctionError(Exception):
@@ -32,10 +34,8 @@ class UserFunctionError(Exception):
 
 
 class UserFunction(NamedTuple):
-    """A function of the user."""
-
     text: str
-    """FILE.py:FUNCTION, as the suite has it. Reports name the function by this text."""
+    """FILE.py:FUNCTION, as the suite and the reports name the function."""
 
     file: Path
     name: str
@@ -43,16 +43,17 @@ class UserFunction(NamedTuple):
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
     returns: str = ""
-    """"gradients": the function gets gradients, and returns clipped gradients only. "nothing": the function clips in
-    place, and returns None in place of the norm. '': it has the arguments and the result of the public name."""
+    """The form of the result, if the function returns no norm.
+
+    - "gradients": the clipped gradients
+    - "nothing": None, from a function that clips in place
+    - '': the result of the public name
+    """
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return a function with the arguments of the public name that calls the user's function for one call.
+        """Return a function with the signature of the public name that calls the user's function.
 
-        The returned function accepts arguments by keyword. It passes required arguments by position, because the user's
-        parameters may have other names. It raises UserFunctionError for a wrong result.
-
-        UserFunctionError: the function cannot be loaded.
+        Required arguments are passed by position, because the user's parameters can have other names.
         """
         function = _load(self.file, self.name, self.text)
         marks = invocation.adapter.marks_parameters
@@ -78,10 +79,6 @@ class UserFunction(NamedTuple):
         return clip
 
     def _checked(self, returned: Any, invocation: Invocation) -> Any:
-        """Return the result of the function as the public name returns it. A norm that is a number becomes `Dense`.
-
-        UserFunctionError: the result has a wrong type.
-        """
         style, call = invocation.call.style, invocation.call
         if self.returns == "gradients":
             return self._gradients(returned, invocation)
@@ -116,10 +113,6 @@ class UserFunction(NamedTuple):
         return self._norm(returned, invocation)
 
     def _gradients(self, returned: Any, invocation: Invocation) -> Any:
-        """Return the gradients from the result of a function without a norm: `gradients` or `(gradients, None)`.
-
-        UserFunctionError: the result has a wrong type.
-        """
         if _has_norm(returned):
             raise self._both(invocation)
         if _is_pair(returned):
@@ -128,7 +121,6 @@ class UserFunction(NamedTuple):
         return _in_order(returned, invocation.container)
 
     def _both(self, invocation: Invocation) -> UserFunctionError:
-        """Return the error for (gradients, norm), with a remedy after which the function is not rejected again."""
         name, table = self._public_name, self._table
         if invocation.call.style == "list":
             return UserFunctionError(
@@ -148,11 +140,9 @@ class UserFunction(NamedTuple):
         )
 
     def _or_gradients(self) -> str:
-        """Return the advice for a function that returns clipped gradients only."""
         return f'Or, if it returns gradients only, write {self._public_name} = "gradients" under {self._table}'
 
     def _or_in_place(self) -> str:
-        """Return the advice for a function that returns None, but is listed under `clip_by_global_norm`."""
         table = self._table.replace("returns", "functions")
         move = f"move it to the name clip_grad_norm_ under {table}"
         setting = f'clip_grad_norm_ = "nothing" under {self._table}'
@@ -167,10 +157,7 @@ class UserFunction(NamedTuple):
         return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 
     def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
-        """Return the gradients in a list or dict whose tensors the function must change in place, and not replace.
-
-        Return [] for a function that does not clip in place, and for other containers.
-        """
+        """Return the gradients that the function must write into, and must not replace."""
         is_written = invocation.call.style == "in place" and self.returns != "gradients" and invocation.adapter.writes
         return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 
@@ -202,7 +189,7 @@ class UserFunction(NamedTuple):
 
 
 def _is_pair(returned: Any) -> bool:
-    """Return whether a result is (gradients, norm), where the norm may be None."""
+    """Return whether a result is (gradients, norm). The norm can be None."""
     return isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict)
 
 
@@ -211,7 +198,7 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _in_order(clipped: Any, container: Any) -> Any:
-    """Return a dict of gradients in the order of the caller's dict, which some functions sort by key."""
+    """Return a dict in the order of the caller's dict, because some functions sort a dict by key."""
     if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
         return {key: clipped[key] for key in container}
     return clipped

@@ -1,12 +1,13 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
-`run_worker.write_job` has written the work items into the directory JOB. The worker imports the framework, and writes
-its versions to `worker.json` in the directory OUT. Before it runs work items, it appends a line with their numbers to
-`current.jsonl`. For work item N, it writes the files `N.tensors` and then `N.json`. So results remain if an item
-crashes the process, and the last line of `current.jsonl` has the item that crashed it.
+The directory JOB has the work items. The directory OUT gets these files:
 
-If a mode has several ranks, this process is rank 0. It starts the other ranks with `--mode` and `--rank`. The other
-ranks write nothing.
+- `worker.json`: the versions of the framework's packages
+- `current.jsonl`: a line with the numbers of the current items, written before they run
+- `N.tensors` and `N.json`: the result of work item N
+
+If an item crashes the process, earlier results remain, and the last line of `current.jsonl` names the item.
+For a mode with several ranks, this process is rank 0, and starts the other ranks with `--mode` and `--rank`.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from .invoke import CallResult
 from .user_function import UserFunction, UserFunctionError
 
 PATHS = {DEVICE: "framework"}
-"""The value of the environment variable UNIFIED_CLIP_PATH in each mode that needs one."""
+"""The value of UNIFIED_CLIP_PATH in each mode that needs this environment variable."""
 
 MOST_GRAPHS = 20
-"""The largest number of graphs for one mode of a framework. Compiling takes seconds, so cases share graphs."""
+"""The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""The worker waits while the results that the parent process has not read yet have more bytes than this in total."""
+"""The largest number of bytes in result files. The worker waits until the parent process has read some of them."""
 
 WIDE = {"float64", "complex128", "int64"}
-"""The dtypes with 64-bit numbers. JAX supports them only in its 64-bit mode."""
+"""The dtypes with 64-bit numbers, which JAX supports only in its 64-bit mode."""
 
 
 def main() -> None:
@@ -86,13 +87,7 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Check, with a tensor of one element, that the backend takes the path that the mode tests: host or device.
-
-    In the mode `native` there is no path to check.
-
-    RuntimeError: the mode is unknown. Or the backend computes on the other path, or treats a distributed tensor as a
-        plain tensor. The mode would then test the wrong code.
-    """
+    """Check that the backend takes the code path that the mode tests, such as the host path or the device path."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -120,14 +115,13 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
 
 
 def unknown_mode(function: str, mode: str) -> str:
-    """Return the message of an error: a function of this module has no branch for a mode."""
     return f"mode {mode!r}: {function} in parity/workers/worker.py has no branch for this mode. Add one."
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (package, version) for each of these packages that is installed, for NumPy, and for Python.
+    """Yield (package, version) for the installed packages, NumPy and Python.
 
-    Python's version has two numbers, because a third one changes no results.
+    Python's version has two numbers, because a third number does not change results.
     """
     yield "python", ".".join(platform.python_version_tuple()[:2])
     for package in dict.fromkeys([*packages, "numpy"]):
@@ -136,12 +130,6 @@ def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: Backend) -> None:
-    """Run the work items in the directory JOB, and write the results into the directory OUT.
-
-    With `--mode`, run only the items of that mode. A rank other than 0 runs its items, but writes nothing.
-
-    namespace: The module with the public functions, such as `unified_clip.torch`.
-    """
     out, rank = options.out, options.rank
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
@@ -172,7 +160,6 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
 
 def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mapping[str, Any]:
-    """Return the case with the key `user_function`: the user's function for its public name, or None."""
     name = case["call"]
     function = None
     if text := options.functions.get(name):
@@ -183,21 +170,20 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
 
 
 Item = Mapping[str, Any]
-"""A work item in job.json, with the keys `number`, `mode` and `case` (its name)."""
+"""A work item in job.json, with the keys `number`, `mode` and `case`, the name of the case."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
-"""A case to run: (the case as job.json describes it, its gradients)."""
+"""(case from job.json, gradients of the case)"""
 
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
-"""A result as (fields for `N.json`, its lists of tensors by name, for `N.tensors`)."""
+"""(fields for `N.json`, lists of tensors for `N.tensors` by name)"""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
-    """Run these cases, and return their results in order.
+    """Run the cases, and return their results in order.
 
-    If the cases share a graph and the graph fails, run them one by one. The result of a case that fails alone is
-    {"unreadable": the error}. If the package with the framework's own functions cannot be imported, the result is
-    {"missing": the error}. If no case fails alone, the first case gets the error of the shared graph.
+    If a shared graph fails, its cases run one by one. A case that fails alone has the result {"unreadable": error}. If
+    no case fails alone, the first case gets the error.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -219,16 +205,6 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
 
 
 def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> Iterator[Packed]:
-    """Run the cases, and yield the result of each, as `pack` returns it.
-
-    In the mode `native`, call the framework's functions. In the other modes, call unified_clip. If results differ
-    between ranks, the field `fault` of the result names the ranks.
-
-    cases: The cases of one batch, as the function `batches` yields it. In a graph, a case that should raise an error
-        is the only one.
-
-    RuntimeError: the mode is unknown.
-    """
     calls = [
         (invoke.make(adapter, case, gradients), invoke.function_of(namespace, case["call"]))
         for case, gradients in cases
@@ -259,7 +235,6 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
 
 
 def by_kernels_in_graph(backend: Backend, mode: str, case: Mapping[str, Any], gradients: Sequence[Gradient]) -> bool:
-    """Return whether the compiled kernels compute the norm of a case in a graph of this mode."""
     arguments = case["arguments"]
     return (
         mode in KERNELS_IN_GRAPHS.get(backend.name, ())
@@ -278,12 +253,10 @@ def dtypes(gradients: Sequence[Gradient]) -> set[str]:
 def batches(
     runs: Sequence[Item], is_alone: Callable[[Item], bool], is_wide: Callable[[Item], bool]
 ) -> Iterator[list[Item]]:
-    """Yield batches: lists of the work items of a mode. The items of a batch share a graph.
+    """Yield lists of work items that share a graph.
 
-    At most MOST_GRAPHS batches have several items.
-
-    is_alone: A function that returns whether an item needs a batch for itself.
-    is_wide: A function that returns whether an item has 64-bit numbers. Such items share no batch with other items.
+    is_alone: A function that returns whether an item must not share a graph.
+    is_wide: A function that returns whether an item has 64-bit numbers. They share no graph with other items.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
@@ -294,10 +267,6 @@ def batches(
 
 
 def pack(adapter: Adapter, result: CallResult) -> Packed:
-    """Split a result into (fields for JSON, lists of tensors by name). The tensors are converted to NumPy.
-
-    TypeError: a tensor of the result has a dtype that unified_clip does not support.
-    """
     keys = ("name", "structure", "warned", "raised", "message", "fault", "changed_inputs", "same_objects")
     norm = None if result.norm is None else [result.norm]
     lists = {"norm": norm, "gradients": result.gradients, "update": result.update}
@@ -314,20 +283,19 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 
 class ResultsOut:
-    """The directory of the results. The parent process reads the results while this process runs."""
+    """The directory of the results, which the parent process reads at the same time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._room = 0
-        """The bytes to write before the size of the directory is computed again: the parent only deletes files."""
+        """The number of bytes to write before the size of the directory is computed again."""
 
     def start(self, numbers: Sequence[int]) -> None:
-        """Store the numbers of the work items that run next. To append is faster than to replace a file."""
         with (self._directory / "current.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(numbers)}\n")
 
     def write(self, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-        """Write the result of a work item. If MOST_WAITING bytes of results are unread, first wait for the parent."""
+        """Write the result of a work item. Wait first if the parent process has too many results to read."""
         while self._room <= 0:
             self._room = MOST_WAITING - sum(map(_size, os.scandir(self._directory)))
             if self._room <= 0:
@@ -345,7 +313,7 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file, and rename it when it is complete. So the parent process never reads half a file."""
+    """Write a JSON file, and rename it when it is complete, so that the parent process never reads half a file."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
