@@ -1,6 +1,6 @@
-"""The interface of a framework: `Backend`, and one base class per capability.
+"""The interface of a framework: `Backend`, and one base class for each optional capability.
 
-The core does not depend on a framework. Dtypes are names ("float32", "bfloat16", ...).
+Dtypes are names, such as "float32" and "bfloat16".
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """The interface of one framework. Methods without a body and attributes without a value are required. All
-    others have a default.
+    """The interface of a framework.
 
-    A backend with a capability, such as sparse gradients, also inherits the class of the capability below.
+    Methods without a body and attributes without a value are required. A backend for sparse gradients, or with another
+    capability, also inherits the class of the capability.
     """
 
     name: str
-    """The namespace: "torch" for unified_clip.torch."""
+    """The name of the namespace, such as "torch" for `unified_clip.torch`."""
 
     writable: bool
-    """Whether tensors can be written in place. If not, in-place functions replace them in the list or dict."""
+    """Whether tensors can be written in place. If not, in-place functions replace tensors in the list or dict."""
 
     donates: bool = False
-    """Whether the framework's users may donate a tensor's memory to a compiled function, as in JAX. Every tensor that
-    shares the memory is then deleted, so functions that return new tensors return copies of unchanged gradients.
+    """Whether users can donate the memory of a tensor to a compiled function, as in JAX.
+
+    A donation deletes every tensor in the same memory. So functions that return new tensors copy unchanged gradients.
     """
 
     takes_capsules: bool = False
-    """Whether `from_capsules` returns tensors that share the memory of DLPack capsules, without a copy."""
+    """Whether `from_capsules` returns tensors that share the memory of DLPack capsules."""
 
     def kernels_in_graphs(self) -> bool:
         """Return whether compiled graphs on a CPU call the compiled kernels."""
@@ -58,43 +59,46 @@ class Backend(Protocol):
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """Return the shape of a tensor, with None for an unknown length. Return None if the number of axes is
-        unknown.
+        """Return the shape of a tensor, with None for an unknown length.
+
+        If the number of axes is unknown, return None.
         """
 
     def detached(self, parameter: Any) -> Tensor:
-        """Return the values of a parameter as a tensor. No derivative with respect to the parameter is recorded."""
+        """Return the values of a parameter as a tensor without derivatives."""
         return self.as_tensor(parameter)
 
     def is_parameter(self, value: Any) -> bool:
-        """Return whether a tensor has the type of a parameter, so that it cannot be a gradient."""
+        """Return whether a tensor has the type of a parameter, not of a gradient."""
         return False
 
     def parameter_name(self, parameter: Any) -> str | None:
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return the reason and the remedy if the framework cannot clip a gradient, otherwise None.
+        """If the framework cannot clip a gradient, return the reason and the remedy.
 
         The text continues a message that begins with "position 3 is".
         """
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that a hook of the framework never gets, as in a static program."""
+        """Raise TypeError if a hook of the framework never gets tensors of this kind, such as variables of a static
+        program.
+        """
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager that puts `name` before the names of the operations of a graph."""
+        """Return a context manager that puts `name` before the names of a graph's operations."""
         return nullcontext()
 
     # -- paths
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return the host path if every tensor and every extra input supports it, else the device path.
+        """Return the host path if all tensors and extra inputs support the host path, else the device path.
 
         extra_inputs: Tensors that the call also reads, such as bounds.
-        differentiable: Whether a derivative may be recorded, because the function returns new tensors.
+        differentiable: Whether a derivative can be recorded, because the function returns new tensors.
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
@@ -102,45 +106,49 @@ class Backend(Protocol):
 
         Return None if a tensor is not plain, for example sparse. Then the caller checks the tensors one by one.
 
-        in_place: Whether the call writes the tensors, if the framework's tensors can be written.
+        in_place: Whether the call overwrites the tensors.
         """
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
         """Convert a NumPy array of float64 to a tensor with the same bits, in the layout of `DevicePrimitives.pack`.
 
-        like: A tensor on the device that gets the result. None: the framework's default device.
+        like: A tensor on the device of the result. None means the framework's default device.
         """
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return whether the values of a vector can be read without waiting for a device. False inside a graph."""
+        """Return whether the values of a vector can be read without waiting for a device. Return False in a graph."""
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return a one-element tensor's value, or None in a compiled graph or if reading waits for a device."""
+        """Return the value of a one-element tensor. Return None in a graph, or if reading would wait for a device."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         """Return whether a derivative with respect to an eager tensor is being recorded."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return, for each gradient, the index of the first gradient in the same memory. Only that gradient is clipped.
+        """Return for each gradient the index of the first gradient in the same memory. Only the first gradient is
+        clipped.
 
         Raise ValueError if two gradients overlap in part, or if the memory cannot be written.
-        describe: Returns the name of a gradient for error messages, from its index.
+        describe: Returns the name of the gradient at an index, for error messages.
         """
 
     # -- memory, for the host path
 
     def host_view(self, tensor: Tensor) -> Any:
-        """Return the tensor's memory as a NumPy array, with bfloat16 as uint16. Only called on the host path."""
+        """Return the tensor's memory as a NumPy array. The array of a bfloat16 tensor has the dtype uint16."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a tensor with the values of an array. uint16 stands for bfloat16. The two may share memory."""
+        """Return a tensor with the values of an array. An array of uint16 has the bits of bfloat16 numbers.
+
+        The tensor can share the memory of the array.
+        """
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return `from_host` of each array. Arrays may be removed from the list to free memory early."""
+        """Convert each array by `from_host`. The method may remove arrays from the list to free memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
@@ -151,18 +159,18 @@ class Backend(Protocol):
         return []
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-        """Return new tensors: the product of each tensor with its coefficient.
+        """Return the product of each tensor with its coefficient as a new tensor.
 
-        Return None if this is not faster than `from_capsules` or `list_from_host`.
+        Return None if `from_capsules` or `list_from_host` is as fast.
 
         coefs: A coefficient for each tensor, or one for all tensors.
         """
         return None
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Move results of the host path to the devices that the framework itself would use. Return the moved results.
+        """Move results of the host path to the devices that the framework would use.
 
-        sources: For each result, the tensors from which it was computed.
+        sources: For each result, the tensors from which the result was computed.
         """
         return results
 
@@ -175,7 +183,7 @@ class Backend(Protocol):
         return
 
     def to_numpy(self, tensor: Tensor) -> Any:
-        """Return a dense eager tensor as a NumPy array, copied from its device, with bfloat16 as uint16."""
+        """Copy a dense eager tensor to a NumPy array. The array of a bfloat16 tensor has the dtype uint16."""
         return self.host_view(tensor)
 
     # -- capabilities
@@ -202,39 +210,41 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """The capability of frameworks with gradients in `.grad`. In-place functions take parameters."""
+    """The capability of frameworks that store gradients in `.grad`. In-place functions take parameters."""
 
     main_gradient_remedy: str
-    """The remedy in the error about a parameter that has a gradient in `main_grad` only."""
+    """The remedy for a parameter that has a gradient only in `main_grad`, as text for an error message."""
 
     @abstractmethod
     def gradient_of(self, parameter: Any) -> Any | None: ...
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return a trainable parameter's `main_grad`, in which some wrappers accumulate gradients, or None."""
+        """Return the `main_grad` of a trainable parameter, or None. Some wrappers accumulate gradients in `main_grad`."""
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient or is a frozen parameter. If not, it may be a gradient itself."""
+        """Return whether a tensor can have a gradient or is a frozen parameter. Other tensors are probably gradients."""
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect gradients in one pass, and return the path over them, or None if a gradient is not plain."""
+        """Collect gradients in one pass, and return the path over the gradients. Return None if a gradient is not
+        plain.
+        """
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass, and return the path over them.
+        """Collect the gradients of (parameter, gradient) tuples in one pass, and return the path over the gradients.
 
-        Return None if a gradient is not plain, for example sparse. The gradient in a tuple may be None.
+        Return None if a gradient is not plain, for example sparse. The gradient in a tuple can be None.
         """
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether any parameter has a type whose tensors may have shards on other ranks."""
+        """Return whether any parameter has a type whose tensors can have shards on other ranks."""
 
     def identity(self, parameter: Any) -> Hashable:
         """Return a key that no other parameter has."""
@@ -246,7 +256,7 @@ class Parameters(ABC):
 
 
 class Variables(ABC):
-    """The capability of frameworks whose parameters have a type of their own, such as `tf.Variable`."""
+    """The capability of frameworks that have a separate type for parameters, such as `tf.Variable`."""
 
     @abstractmethod
     def is_variable(self, value: Any) -> bool: ...
@@ -281,7 +291,7 @@ class Sparse(ABC):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         """Return a number for each stored row. Rows with equal indices along `axes` get equal numbers.
 
-        Only called if the indices have several axes. A backend with this method also defines
+        This method is only called if the indices have several axes. A backend with this method also defines
         `DevicePrimitives.group_sum`.
         """
 
@@ -295,24 +305,22 @@ class Distributed(ABC):
     ) -> Shards | None:
         """Return the shards of a call's gradients. Return None if no gradient is distributed.
 
-        parameters: All parameters of the call, also those without a gradient.
-        differentiable: Whether a derivative may be recorded, because the function returns new tensors.
-
-        TypeError, ValueError: the placements and the caller's declaration do not fit together.
+        parameters: All parameters of the call, also parameters without a gradient.
+        differentiable: Whether a derivative can be recorded, because the function returns new tensors.
         """
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether there may be other ranks. While PyTorch or Paddle builds a graph, return False."""
+        """Return whether other ranks can exist. While PyTorch or Paddle builds a graph, return False."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
-        """Return the backend for a call with this declaration of its process group and ownership."""
+        """Return the backend for a call with this process group and ownership."""
         return cast(Backend, self)
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """Raise ValueError if differentiable operations may leave other ranks' gradients out of the norm."""
+        """Raise ValueError if differentiable operations cannot include the gradients of other ranks in the norm."""
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Return an object that computes this rank's sums over these local tensors, by the methods of `PartialSums`."""
+        """Return an object that computes sums over the local tensors of this rank."""
         return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))

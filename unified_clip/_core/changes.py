@@ -1,4 +1,4 @@
-"""The changes that clipping makes to gradients. Each returns new tensors, or prepares writes into the gradients."""
+"""The changes that clipping makes to gradients, as new tensors or as prepared writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from .types import Scalar, Tensor, Write
 
 
 class Unchanged(NamedTuple):
-    """The change that keeps all values, for a threshold of inf."""
-
     def is_identity(self, path: Path) -> bool:
         return True
 
@@ -22,8 +20,6 @@ class Unchanged(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """The change that multiplies gradients by a coefficient."""
-
     coef: Scalar
 
     def is_identity(self, path: Path) -> bool:
@@ -37,8 +33,6 @@ class Scaled(NamedTuple):
 
 
 class Clamped(NamedTuple):
-    """The change that replaces elements below `low` by `low`, and elements above `high` by `high`."""
-
     low: Any
     high: Any
 
@@ -53,7 +47,7 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """The change that makes `change` if `condition` is true, and otherwise sets all elements to 0."""
+    """A change that sets all elements to 0 if `condition` is false."""
 
     change: Change
     condition: Scalar

@@ -1,4 +1,8 @@
-"""Find the gradients in a caller's argument: in one pass if all are plain (dense, not distributed), else one by one."""
+"""Find the gradients in a caller's argument.
+
+If all gradients are plain (dense and not distributed), they are collected in one pass. Otherwise, each gradient is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,10 @@ from .writers import Functional, InPlace
 AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
-"""A function that selects some of the gradients, and returns them in the order in which they are clipped."""
+"""A function that selects gradients, and returns them in the order in which they are clipped."""
 
 
 def wants_clipping(parameter: Any) -> bool:
-    """Return whether a parameter's gradient is clipped: False if the parameter's attribute `need_clip` is false."""
     return bool(getattr(parameter, "need_clip", True))
 
 
@@ -37,10 +40,11 @@ def collect_in_place(
     spec: DistributedSpec = INFERRED,
     **options: Any,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return (the gradients to clip in place, the object that writes the clipped values into them).
+    """Return (the gradients to clip in place, the writer of the clipped values).
 
-    function: The public name of the call, for errors. instead: The function that errors recommend.
-    plain: Whether to try to collect all gradients in one pass. options: Arguments of `in_place`.
+    instead: The function that error messages recommend.
+    plain: Whether to try to collect all gradients in one pass.
+    options: Arguments of `in_place`.
     """
     path = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
@@ -70,13 +74,10 @@ def in_place(
     measures: Measures | None = None,
     **options: Any,
 ) -> tuple[GradientList, InPlace]:
-    """Check gradients one by one. Return (the gradients to clip in place, the writer of their results).
+    """Check gradients one by one. Return (the gradients to clip in place, the writer of the clipped values).
 
-    function: The public name of the call, for errors. instead: The function that errors recommend.
-    keep: Returns whether a parameter is clipped. arrange: Selects and orders the gradients.
+    keep: Returns whether a parameter is clipped.
     options: Arguments of `GradientList`.
-
-    TypeError, ValueError: an entry is not a gradient, or a gradient cannot be clipped in place.
     """
     expected = prepare_rejection(backend, spec, measures, in_place=True, keep=keep) if measures else None
     tree = containers.flatten(backend, container, expected)
@@ -122,11 +123,7 @@ def collect(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = "total",
 ) -> tuple[GradientList, Functional]:
-    """Return (the gradients to clip into new tensors, the writer that rebuilds the caller's container from the
-    results).
-
-    plain: Whether to try to collect all gradients in one pass. measures: The norms that the call measures over ranks.
-    """
+    """Return (the gradients to clip into new tensors, the writer that rebuilds the caller's container)."""
     container = listed(container)
     plain = plain and not observer.needs_leaves() and not spec.is_given
     plain_items = containers.plain_items(container) if plain else None
@@ -148,9 +145,9 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Return (a list with one gradient to clip into a new tensor, the writer that returns the result).
+    """Do the same as `collect` for one tensor.
 
-    plain: Whether to try without the gradient's name and position, which only errors need.
+    plain: Whether to skip the gradient's name and position, which only errors need.
     """
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
@@ -160,7 +157,6 @@ def collect_one(
 
 
 def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, AnyWriter]:
-    """Return (the plain gradients of a path that was collected in one pass, their writer)."""
     return CollectedGradients(path, writer), writer
 
 
@@ -184,7 +180,7 @@ def _warn_if_used_up(tree: Tree, function: str) -> None:
 
 
 def listed(container: Any) -> Any:
-    """Return a list of an iterator's items. Return other containers, and an empty iterator, unchanged."""
+    """Convert an iterator with items to a list. Return any other container unchanged."""
     if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
         return container
     return list(container) or iter(())
@@ -193,9 +189,9 @@ def listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """Return the gradient of each parameter that has one. A repeated parameter counts once.
+    """Return the gradients of the parameters. A repeated parameter counts once.
 
-    Issue a ClipWarning if no tensor in `parameters` has or can have a gradient: they are probably gradients.
+    Issue a ClipWarning if no tensor can have a gradient, because the tensors are then probably gradients.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -218,7 +214,7 @@ def _check_main_gradients(
     keep: Callable[[Any], bool],
     arrange: Arrange,
 ) -> None:
-    """Raise ValueError if a parameter to clip has its gradient in `main_grad` only."""
+    """Raise ValueError if a parameter to clip has a gradient only in `main_grad`."""
     without = [leaf for leaf in parameters if on_parameters.gradient_of(leaf.tensor) is None]
     hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]
@@ -239,12 +235,11 @@ def prepare_rejection(
     in_place: bool,
     keep: Callable[[Any], bool] = wants_clipping,
 ) -> list[Leaf]:
-    """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
+    """Prepare to send an error of this call to the ranks that wait for this rank.
 
-    Return an empty list, which the caller fills with the leaves of the call. Ranks with shards or copies of these
-    leaves get the error.
-
-    keep: Returns whether a parameter is clipped.
+    Return an empty list that the caller fills with the leaves of the call. Ranks with shards or copies of the leaves
+    get the
+    error.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
@@ -256,9 +251,7 @@ def prepare_rejection(
 def prepare_rejection_for(
     backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
 ) -> None:
-    """Prepare to send an error to the ranks that share the gradients in `container`. The error is about another
-    argument, such as a threshold.
-    """
+    """Prepare to send an error to the ranks that share the gradients in `container`."""
     with suppress(TypeError):  # the error is about an entry that is not a tensor
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
 
@@ -272,7 +265,6 @@ def _send_rejection(
     measures: Measures,
     error: Exception,
 ) -> None:
-    """Send an error to the ranks with shards or copies of the gradients in `leaves`, if there are any."""
     parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None and _may_keep(keep, leaf.parameter)]
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]
@@ -287,7 +279,7 @@ def _send_rejection(
 
 
 def _may_keep(keep: Callable[[Any], bool], parameter: Any) -> bool:
-    """Return whether a parameter is clipped. Return True if `keep` fails: this may be the error of the call."""
+    """Return the result of `keep`, or True if `keep` raises an error."""
     with suppress(Exception):
         return keep(parameter)
     return True

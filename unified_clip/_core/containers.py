@@ -1,4 +1,4 @@
-"""Flatten and rebuild containers: a tensor, or lists, tuples, iterators and dicts of tensors and None."""
+"""Flatten and rebuild lists, tuples, iterators and dicts of tensors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,24 @@ from .backend import Backend
 from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""A function that returns the name of the framework that defines a type, or None. `_dispatch` sets it. Before that, it
-always returns None.
-"""
+"""Return the name of the framework that defines a type, or None. `_dispatch` sets this function."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
 
 class Tree(NamedTuple):
-    """A flattened container: its leaves in order, and a function that rebuilds it from one result per leaf."""
+    """The leaves of a container in order, and a function that rebuilds the container with new leaves."""
 
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """Whether the container was an iterator without items, which was probably used before."""
+    """Whether the container was an empty iterator, which was probably used before."""
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """Return the tensors and None in a container as a `Tree`. A flat tuple or an iterator is rebuilt as a list.
+    """Flatten a container. The rebuild function turns a flat tuple or an iterator into a list.
 
-    into: An empty list, to which the leaves are added. After an error, the list has the leaves of the valid entries.
-
-    TypeError: an entry is neither a tensor nor None nor a container.
+    into: An empty list that gets the leaves. After an error, the list has the leaves of the valid entries.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -53,7 +49,7 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
 
 
 def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) -> None:
-    """Set `leaves` to the leaves of the valid entries, if the container is a list, tuple or dict."""
+    """Replace `leaves` by the leaves of the valid entries."""
     if isinstance(container, Mapping | list | tuple):
         leaves.clear()
         for entry in container.values() if isinstance(container, Mapping) else container:
@@ -62,11 +58,7 @@ def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) ->
 
 
 def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
-    """Append the leaves below `node` to `leaves`. Return a function that rebuilds `node` from an iterator over the
-    results.
-
-    TypeError: an entry is neither a tensor nor None nor a container.
-    """
+    """Append the leaves of `node` to `leaves`, and return a function that rebuilds `node`."""
     if node is None or backend.is_tensor(node):
         leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
         return next
@@ -98,11 +90,11 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
 
 
 def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -> list[Leaf]:
-    """Return each gradient with its parameter.
+    """Return the gradients with their parameters.
 
-    If `parameters` is a dict and all gradients have names, a gradient's parameter has the same name. Otherwise, it is
-    at the same position.
-    ValueError: the numbers of parameters and gradients differ, or a name is missing.
+    Gradients and parameters are matched by name if `parameters` is a dict and all gradients have names. Otherwise, they
+    are
+    matched by position.
     """
     parameter_leaves = flatten(backend, parameters).leaves
     if len(parameter_leaves) != len(leaves):
@@ -125,10 +117,9 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
 
 
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """Return (items, function that rebuilds the container) of a list, a tuple or nested dicts. The items are not
-    checked.
+    """Return (the items of a list, a tuple or nested dicts, a function that rebuilds the container).
 
-    Return None for any other container, which needs `flatten`.
+    The items are not checked. Return None for any other container.
     """
     if type(node) in (list, tuple):
         return node, list
@@ -156,7 +147,7 @@ def is_variable(backend: Backend, value: Any) -> bool:
 
 
 def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
-    """Return the index of the variable in a (gradient, variable) tuple in either order, or None for anything else."""
+    """Return the index of the variable in a (gradient, variable) or (variable, gradient) tuple, or None."""
     if len(items) != 2 or is_variable(backend, items[0]) == is_variable(backend, items[1]):
         return None
     index = int(is_variable(backend, items[1]))
@@ -166,9 +157,7 @@ def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
     """Raise TypeError if an in-place function cannot replace the tensors in this container.
 
-    Only for frameworks whose tensors cannot be written.
-
-    function: The public name of the call, for errors. instead: The function that errors recommend.
+    Only frameworks whose tensors cannot be written need this check.
     """
     if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
@@ -214,11 +203,11 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (the replacement for a node of a container, the writes that put results into the node's lists, dicts and
+    """Return (the replacement for a node of a container, the writes that put the results into lists, dicts and
     variables).
 
-    The replacement for a list, a dict or a variable is the same object, since the writes change it.
-    results: The result of each leaf, in the order of `flatten`.
+    Lists, dicts and variables are not replaced, because the writes change these objects.
+    results: One result for each leaf, in the order of `flatten`.
     """
     variables = backend.variables
     if variables is not None and variables.is_variable(node):
@@ -241,7 +230,6 @@ def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[A
 
 
 def _put(node: Any, items: Mapping[Any, Any]) -> Write:
-    """Return the write that puts items into a list or a dict, at their indices or keys."""
     old = {key: node[key] for key in items}
 
     def put() -> None:
@@ -269,16 +257,16 @@ def _with_variable(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """Return the items in a tuple of the same type as `like`, or in a list if `like` is not a tuple."""
+    """Return the items as a tuple of the type of `like`, or as a list if `like` is not a tuple."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return the items in a mapping of the type of `node`, or in a dict if that type does not support assignment.
+    """Return the items as a mapping of the type of `node`, or as a dict if `node` is immutable.
 
-    kept: The keys, values and tensors in `node`. They are not copied.
+    kept: Keys, values and tensors that must not be copied.
     """
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
@@ -314,12 +302,12 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
 
 
 def accepted(backend: Backend) -> str:
-    """Return the types that a backend accepts as gradients, for error messages."""
+    """Return a phrase for error messages that names the accepted types."""
     return "a NumPy array" if backend.name == "numpy" else f"a tensor of {backend.name} or a NumPy array"
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return a tensor's framework if it is not that of `backend`. Return None for any other value."""
+    """Return the framework of a tensor that does not belong to `backend`, and None for other values."""
     framework = framework_of(type(value))
     return framework if _is_array_like(value) and framework != backend.name else None
 
@@ -329,5 +317,4 @@ def _is_array_like(value: Any) -> bool:
 
 
 def describe_other(backend: Backend, framework: str) -> str:
-    """Return the end of an error about a tensor of another framework, with the remedy."""
     return f"a {framework} tensor. Call the functions of unified_clip.{framework}, or pass tensors of {backend.name}"

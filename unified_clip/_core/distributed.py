@@ -16,12 +16,12 @@ from .types import Leaf, Scalar, Tensor
 REPLICATED, DISTINCT = "replicated", "distinct"
 
 Measures = Literal["total", "each"]
-"""What a call measures over ranks: the total norm, or the norm of each gradient."""
+"""The norms that a call measures over ranks: the total norm, or the norm of each gradient."""
 
 
 @dataclass(frozen=True)
 class DistributedSpec:
-    """How gradients are distributed over ranks: arguments of `clip_grad_norm_` and other functions."""
+    """The caller's declaration of how gradients are distributed over ranks."""
 
     process_group: Any = "auto"
     ownership: Any = None
@@ -49,14 +49,13 @@ class DistributedSpec:
 
     @property
     def owners(self) -> list[Any]:
-        """The values of `ownership`: one for each pattern of names, or the single one for all parameters."""
+        """All values of `ownership`, without their patterns."""
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
         """Return the declared ownership of a gradient, or None.
 
-        If `ownership` has patterns, return the value of the first pattern that matches the gradient's name. Return None
-        if no pattern matches. ValueError: `ownership` has patterns, and the gradient has no name.
+        If `ownership` has patterns, the first pattern that matches the gradient's name decides.
         """
         if not isinstance(self.ownership, Mapping):
             return self.ownership
@@ -68,12 +67,12 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Return a warning for each pattern that has no effect on this rank, because earlier patterns with other values
-        match all its parameters.
+        """Return warnings about patterns that have no effect on this rank. Raise ValueError for patterns that never
+        have an effect.
 
-        Such a pattern may be right, for parameters of other ranks, or for parameters that are frozen in this call.
-        ValueError: A parameter has no name. Or a pattern can never have an effect, because an earlier pattern with
-        another value matches all its names.
+        A pattern has no effect if earlier patterns with other values match all its parameters. The pattern can still
+        match
+        parameters of other ranks, or parameters that are frozen in this call.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -103,31 +102,27 @@ class DistributedSpec:
         return warnings
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
-        """Return this declaration itself: a copy has the same process group and parameters."""
+        """Return the same declaration, so that copies use the same process group."""
         return self
 
     @property
     def is_given(self) -> bool:
-        """Return whether the caller passed `process_group`, `ownership`, `check_numel` or `check_replicas`.
-
-        'auto' and None as `process_group`, and False as a check, do not count.
-        """
+        """Whether the caller declared anything. Default values, None and False do not count."""
         is_counted = self.check_numel is not None and self.check_numel is not False
         has_group = not (self.process_group is None or _is_auto(self.process_group))
         return has_group or self.ownership is not None or is_counted or self.check_replicas
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return the number of elements that `check_numel` expects: the caller's number, or for True the result of
-        `count`.
+        """Return the number of elements that `check_numel` expects, or None without a check.
 
-        None: the caller did not ask for this check.
+        count: Returns the expected number if `check_numel` is True.
         """
         if self.check_numel is None or self.check_numel is False:
             return None
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters, which ranks compare, or None if it may differ between ranks."""
+        """Return the number of parameters if the number must be equal on all ranks, else None."""
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
@@ -139,7 +134,7 @@ def _is_auto(process_group: Any) -> bool:
 def _covers(pattern: str, narrower: str) -> bool:
     """Return whether a pattern matches every name that `narrower` matches.
 
-    Return False if a pattern has a wildcard other than `*`: this function does not compare such patterns.
+    Patterns with other wildcards than `*` are not compared. For these patterns, return False.
     """
     if pattern == narrower:
         return True
@@ -151,13 +146,12 @@ def _covers(pattern: str, narrower: str) -> bool:
 
 
 INFERRED = DistributedSpec()
-"""The declaration of a caller that passes nothing: gradients are complete on this rank, or have placements."""
+"""The declaration of a caller who passes no arguments. Gradients are then complete on this rank, or have placements."""
 
 
 def declared(
     process_group: Any, ownership: Any = None, check_numel: bool | int | None = None, check_replicas: bool = False
 ) -> DistributedSpec:
-    """Return the declaration of a caller who passes these arguments to a public function."""
     is_default = ownership is None and check_numel is None and check_replicas is False
     if is_default and _is_auto(process_group):
         return INFERRED
@@ -165,20 +159,20 @@ def declared(
 
 
 class PartialSums(Protocol):
-    """Sums over the local tensors of this rank. The ranks add them up, and then compute the norm."""
+    """Sums over the local tensors of this rank. The ranks add up their sums, and then compute the norm."""
 
     norm_dtype: str
 
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
     def max_abs(self, dtype: str) -> float:
-        """Return the largest magnitude, rounded to a dtype, or NaN if there is a NaN."""
+        """Return the largest magnitude, rounded to a dtype. Return NaN if any element is NaN."""
 
     def checksum(self) -> int:
-        """Return a checksum of 64 bits that depends on the bits of all values, and on their order."""
+        """Return a 64-bit checksum of all values. The checksum depends on the order of the values."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p as two floats. Their exact sum is more precise than one float.
+        """Return the sum of (|g| / top)**p as two floats, whose sum is more precise than one float.
 
         top: The largest magnitude over all ranks.
         """
@@ -188,15 +182,16 @@ Measure = Callable[[Sequence[Tensor]], PartialSums]
 
 
 class Shards(Protocol):
-    """The gradients of one call, of which this rank has shards. `_distributed.norm` implements this interface."""
+    """The distributed gradients of one call. `_distributed.norm` implements this interface."""
 
     values: list[Tensor]
-    """The local tensor of each gradient, in the gradient's own memory. For a sparse gradient, a tensor with the sums of
-    repeated rows replaces the local tensor later.
+    """The local tensor of each gradient, in the memory of the gradient. For a sparse gradient, a tensor with summed
+    rows later
+    replaces the local tensor.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]
-    """By the position of each sparse gradient, a function that returns the indices of its stored rows as an array."""
+    """For the position of each sparse gradient, a function that returns the indices of the stored rows."""
 
     def norm(
         self,
@@ -211,21 +206,21 @@ class Shards(Protocol):
     ) -> Scalar:
         """Return the p-norm over the complete gradients with these indices, and set `path.norm_dtype`.
 
-        This is a collective: all ranks have to call it.
+        All ranks have to call this method.
 
-        path: The path over the local tensors. measure: Returns the sums over local tensors.
-        must_match: Values by name that must be equal on all ranks. The all-reduce of the norm compares them.
-        function: The public name of the call, for errors. is_first: Whether this is the first norm of the call.
+        measure: Returns the sums over local tensors.
+        must_match: Values that must be equal on all ranks. The all-reduce of the norm compares the values.
+        is_first: Whether this is the first norm of the call.
 
         ValueError: another rank sent an error, ranks differ in a value of `must_match`, or the norm cannot be computed.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return ("rank 3", number of NaN, number of inf) for each other rank that has any.
+        """Return ("rank 3", number of NaN, number of inf) for each other rank with such elements.
 
-        This is a collective: all ranks have to call it.
+        All ranks have to call this method.
 
-        path: The path object that was passed to an earlier call of `norm`.
+        path: The object that was passed to an earlier call of `norm`.
         """
 
     def tensor_norms(
@@ -233,7 +228,7 @@ class Shards(Protocol):
     ) -> dict[int, float]:
         """Return the norm of each gradient over all its shards, by index of the gradient.
 
-        This is a collective: all ranks have to call it.
+        All ranks have to call this method.
 
         known_only: Leave out norms that cannot be computed, instead of raising ValueError.
         """
@@ -244,16 +239,16 @@ class Shards(Protocol):
     def metadata(self) -> dict[str, Any]:
         """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
 
-        `layout` has the number of gradients with each placement.
+        `layout` counts the gradients with each placement.
         """
 
     def restored(self, index: int, value: Tensor) -> Any:
-        """Return a new local value of a gradient as a tensor with the gradient's placements."""
+        """Convert a new local value to a tensor with the placements of the gradient."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Send an error to the ranks that wait for this rank, so that they raise, too.
+        """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
 
-        measures: What the call measures, which decides which ranks wait.
+        measures: The norms that the call measures. They decide which ranks wait.
         """
 
 

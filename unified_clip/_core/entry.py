@@ -1,4 +1,4 @@
-"""Run the body of a public function as one piece. Compilers trace the piece whole, or leave it out of their graphs."""
+"""Run the body of a public function. Compilers trace the whole body, or leave the body out of their graphs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Run(Protocol):
 
 
 def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run the body of a public function, and return its result.
+    """Run the body of a public function. An observer, such as a recording, gets the call.
 
-    The observer, such as a recording, gets the call. If the body raises an error, the ranks that wait for this rank get
-    the error, too.
+    If the body raises an error, the ranks that wait for this rank get the error, too.
     """
     active = observer.active
     try:
@@ -43,10 +42,10 @@ run: Run = run_eagerly
 """Runs the body of every public function. Compilers look for this function in the code that they trace."""
 
 break_graph: Callable[[str], None] = break_nothing
-"""Makes a compiler end its graph before an operation that a graph cannot contain. The argument is the reason."""
+"""Ends a compiler's graph before an operation that a graph cannot contain. The argument is the reason."""
 
 
 def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:
-    """Replace `run` and `break_graph` by the functions of a compiler of Python code, such as `torch.compile`."""
+    """Replace `run` and `break_graph` by functions of a compiler, such as `torch.compile`."""
     global run, break_graph
     run, break_graph = compiler_run, compiler_break_graph

@@ -1,8 +1,8 @@
-"""The exact sum behind a norm, and its rounding. Integers add up to the same in any order and partition.
+"""The exact sum of a norm, and the rounding of the norm.
 
-Kernels return sums as integers in units of 2**-UNIT, each with a bound on its error. These integers add up exactly,
-over blocks, tensors, threads or ranks. `root` rounds both ends of the error interval. If both round to the same number,
-it is the correctly rounded norm (Ziv's test). If they differ, the caller sums again exactly.
+Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. The integers add up exactly over
+blocks, tensors, threads or ranks. `root` rounds both ends of the error interval. If both ends round to the same number,
+this number is the correctly rounded norm (Ziv's test). Otherwise, the caller sums again exactly.
 """
 
 from __future__ import annotations
@@ -15,23 +15,30 @@ from fractions import Fraction
 from typing import NamedTuple
 
 UNIT = 2148
-"""The accumulator counts units of 2**-2148, the square of the smallest float64. The exponent is even, so that the
-square root of a unit is a power of two.
+"""Accumulators count units of 2**-2148, the square of the smallest float64. The exponent is even, so that the square
+root
+of a unit is a power of two.
 """
 
 BLOCK = 4096
-"""A kernel adds at most this many elements in float64, in any order, before the sum goes into an accumulator."""
+"""A kernel adds at most this many elements in float64 before the sum goes into an accumulator."""
 
 BLOCK_ERROR_SHIFT = 40
-"""The relative error of a block's float64 sum of exact non-negative numbers is below 2**-40:
-4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, whatever their order."""
+"""The relative error of a block's float64 sum of exact non-negative numbers is below 2**-40.
+
+4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, in any order.
+"""
 
 COMPENSATED_ERROR_SHIFT = 80
-"""The relative error of a compensated sum (two float64 that are added) is below 2**-80: see `_native/kernels.cpp`."""
+"""The relative error of a compensated sum, which is a sum of two float64, is below 2**-80. `_native/kernels.cpp`
+explains
+this bound.
+"""
 
 LIMBS = 138
-"""The number of 32-bit words in a sum. The square of the largest float64 is below 2**4196 units, and 2**200 such
-squares fit (as in `_native/accumulator.hpp`).
+"""The number of 32-bit words in a sum, as in `_native/accumulator.hpp`.
+
+The square of the largest float64 is below 2**4196 units, and the words have room for 2**200 squares.
 """
 
 WORDS = LIMBS + 5
@@ -39,7 +46,7 @@ WORDS = LIMBS + 5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format: significant bits, and the exponents of its smallest and largest normals."""
+    """A binary floating-point format. The exponents are the exponents of the smallest and the largest normal number."""
 
     precision: int
     min_exponent: int
@@ -56,17 +63,17 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum of |g|**p in units of 2**-UNIT, off by at most `slack` units, with flags for NaN and inf."""
+    """A sum of |g|**p in units of 2**-UNIT. The error of the sum is at most `slack` units."""
 
     total: int = 0
     blocks: int = 0
-    """The number of sums over blocks in `total`, each with a relative error below 2**-BLOCK_ERROR_SHIFT."""
+    """The number of block sums in `total`. Each block sum has a relative error below 2**-BLOCK_ERROR_SHIFT."""
 
     compensated: int = 0
-    """The number of compensated sums in `total`, each with a relative error below 2**-COMPENSATED_ERROR_SHIFT."""
+    """The number of compensated sums in `total`."""
 
     roots: int = 0
-    """The number of inexact square roots in `total`, each rounded down to a unit: see `_compute/moduli.py`."""
+    """The number of inexact square roots in `total`. Each root was rounded down to a unit."""
 
     nan: bool = False
     infinite: bool = False
@@ -83,12 +90,12 @@ class Accumulator:
 
     @classmethod
     def from_block_sums(cls, total: int) -> Accumulator:
-        """Return an accumulator for `total`, in units: the exact sum of float64 sums over blocks."""
+        """Return an accumulator for the exact sum of block sums, in units of 2**-UNIT."""
         return cls(total, blocks=1 if total else 0)
 
     @classmethod
     def from_compensated_sums(cls, total: int) -> Accumulator:
-        """Return an accumulator for `total`, in units: the exact sum of compensated sums."""
+        """Return an accumulator for the exact sum of compensated sums, in units of 2**-UNIT."""
         return cls(total, compensated=1 if total else 0)
 
     @property
@@ -98,21 +105,25 @@ class Accumulator:
         return blocks + compensated
 
     def to_words(self) -> list[int]:
-        """Return the accumulator as WORDS integers below 2**32. Their sums over up to 2**31 ranks fit into int64."""
+        """Return the accumulator as WORDS integers below 2**32. Sums of these integers over up to 2**31 ranks fit into
+        int64.
+        """
         limbs = struct.unpack(f"<{LIMBS}I", self.total.to_bytes(4 * LIMBS, "little"))
         return [*limbs, self.blocks, self.compensated, self.roots, self.nan, self.infinite]
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """Return the accumulator with these words. If the words are sums of the words of several accumulators, return
-        the sum of these accumulators.
+        """Convert the result of `to_words` back. The sum of the words of several accumulators gives the sum of the
+        accumulators.
         """
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the p-th root (p is 1 or 2), correctly rounded, or None if `slack` makes that impossible."""
+        """Return the correctly rounded p-th root for p of 1 or 2. Return None if the error bound allows several
+        results.
+        """
         if self.nan:
             return math.nan
         if self.infinite:
@@ -127,10 +138,9 @@ class Accumulator:
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
-    """Return the correctly rounded norm: from a fast sum if its error bound allows only one result, else from an exact
-    sum.
+    """Return the correctly rounded norm.
 
-    sums: A function that returns the fast sum for False, and the exact sum for True.
+    sums: Returns the fast sum for False, and the exact sum for True.
     """
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n
@@ -150,7 +160,7 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
     """Return the p-th root of `total` units, rounded to `dtype`.
 
-    sticky: Whether the exact total is larger than `total`, by less than one unit. Only for p = 1.
+    sticky: Whether the exact total is larger than `total` by less than one unit. Only for p of 1.
     """
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])
@@ -165,7 +175,7 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
     """Round mantissa * 2**exponent to `target`, ties to even.
 
-    sticky: Whether the exact mantissa is larger than `mantissa`, by less than 1.
+    sticky: Whether the exact mantissa is larger than `mantissa` by less than 1.
     """
     if mantissa == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""The gradients of one call: checked one by one (`GradientList`), or in one pass (`CollectedGradients`)."""
+"""The gradients of one call, checked one by one (`GradientList`) or collected in one pass (`CollectedGradients`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .writers import Writer
 
 
 class GradientList:
-    """The checked gradients of a call, without None. `values` has one dense tensor per gradient.
+    """The checked gradients of a call.
 
-    The dense tensor of a sparse gradient has its stored rows, with repeated rows summed.
+    `values` has one dense tensor for each gradient. For a sparse gradient, the dense tensor has the stored rows, with
+    repeated rows summed.
     """
 
     def __init__(
@@ -36,13 +37,12 @@ class GradientList:
     ) -> None:
         """Check the gradients.
 
-        differentiable: Whether a derivative may be recorded. extra_dtypes: Other supported dtypes, such as int32.
-        parameters: The parameters of the call, with or without a gradient. None: the call has gradients only.
-        measures: The norms that the call measures over ranks. If this rank raises an error, the ranks that wait for
-        these norms get it.
-        function: The public name of the call, for error messages.
-
-        TypeError, ValueError: a gradient cannot be clipped.
+        differentiable: Whether a derivative can be recorded.
+        extra_dtypes: Additional supported dtypes, such as int32.
+        parameters: The parameters of the call, with or without a gradient. None means that the call has only gradients.
+        measures: The norms that the call measures over ranks. If this rank raises an error, ranks that wait for a norm
+        get the
+        error.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
@@ -87,12 +87,14 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether the gradients were collected in one pass. Then no gradient is sparse, distributed or an alias."""
+    """Gradients that were collected in one pass are never sparse, distributed or aliases."""
     places: list[int] | None = None
-    """The index of each gradient among the entries of the call, for gradients that were collected in one pass. None:
-    the indices are not needed, or each entry has a gradient."""
+    """For gradients that were collected in one pass, the index of each gradient among the entries of the call. None
+    means that
+    the indices are not needed, or that each entry has a gradient.
+    """
     entries = 0
-    """The number of entries of the call. 0: the number is not needed, or each entry has a gradient."""
+    """The number of entries of the call. 0 means that the number is not needed, or that each entry has a gradient."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -100,11 +102,10 @@ class GradientList:
     _is_measured = False
 
     def change(self, group: range, path: Path, change: Change) -> None:
-        """Make a change of a group of gradients: store its results, or prepare its writes."""
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set the values, by name, that must be equal on all ranks. The all-reduce of the norm compares them."""
+        """Set the values that must be equal on all ranks. The all-reduce of the norm compares the values."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
@@ -121,15 +122,11 @@ class GradientList:
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return a path over a gradient's parameter: a host path if both the parameter and the gradient support it."""
         inputs = [*extra_inputs, self.values[index]]
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group of gradients, on all ranks. With distributed gradients, this is a collective.
-
-        path: The path over the group.
-        """
+        """Return the p-norm over a group of gradients. For distributed gradients, all ranks have to call this method."""
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -137,21 +134,19 @@ class GradientList:
         return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return ("rank 3", number of NaN, number of inf) for each other rank that has any.
+        """Return ("rank 3", number of NaN, number of inf) for each other rank with such elements.
 
-        Return [] if no gradient is distributed. This is a collective: all ranks have to call it.
-        path: The path object that was passed to an earlier call of `norm`.
+        For distributed gradients, all ranks have to call this method.
+        path: The object that was passed to an earlier call of `norm`.
         """
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return the norm of each gradient over all its shards, by index. Return None if no gradient is distributed.
 
-        This is a collective: all ranks have to call it.
+        For distributed gradients, all ranks have to call this method.
 
         known_only: Leave out norms that cannot be computed, instead of raising ValueError.
-
-        ValueError: p is not 1 or 2.
         """
         if self.shards is None:
             return None
@@ -169,11 +164,11 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm for each gradient of a group, or None if each gradient needs a separate path."""
+        """Return a path with one norm for each gradient. Return None if each gradient needs a separate path."""
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
-        """Return a new value of a gradient as a tensor like the gradient: sparse, or with the same placements."""
+        """Convert a dense local value to a tensor like the gradient, with the same sparsity and placements."""
         sparse = self._coalesced[index]
         if sparse is not None:
             value = sparse.restore(value)
@@ -183,13 +178,13 @@ class GradientList:
         return self._coalesced[index] is not None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """Return a gradient's shape, with None for a sparse axis, or None if the number of axes is unknown."""
+        """Return the shape of a gradient, with None for the length of a sparse axis."""
         shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`. In the result, axes are numbered as in the gradient's entry in
-        `values`. Rows that are not stored count as 0. ValueError: the gradient is distributed.
+        """Return the slices of a gradient along `axes`. The result numbers the axes as in the gradient's entry in
+        `values`.
         """
         if self.shards is not None:
             raise ValueError(
@@ -212,8 +207,6 @@ class GradientList:
 
 
 class CollectedGradients(GradientList):
-    """Plain gradients that were collected in one pass."""
-
     is_collected = True
 
     def __init__(self, path: CollectedPath, writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""The observer of clip calls, such as a recording. The rule reports to it before anything is written."""
+"""The interface of an observer of clip calls, such as a recording."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
-"""How a call clips. "global": by one norm over all gradients. "each": by a norm for each gradient. "slices": by a norm
-for each slice of the only gradient. "value": by bounds for every element.
+""""global" clips by one norm over all gradients. "each" clips each gradient by its own norm. "slices" clips each slice
+of
+a single gradient by the norm of the slice. "value" clips each element to bounds.
 """
 
 
 class Clip(NamedTuple):
-    """The clip of a group of gradients, before anything is written."""
+    """A clip of a group of gradients, which an observer gets before anything is written."""
 
     rule: Rule
     gradients: Any
-    """A `GradientList`. The annotation is Any, because the module of `GradientList` imports this module."""
+    """A `GradientList`. A type hint would need a circular import."""
 
     group: range
     path: Path
     threshold: Scalar | tuple[Any, Any]
-    """The threshold of the norm, or the two bounds for the rule "value"."""
+    """The threshold of the norm, or (low, high) for the rule "value"."""
 
     n: Scalar | None = None
     coef: Scalar | None = None
-    """The clip coefficient. None for the rule "value", and for a threshold of inf."""
+    """The coefficient is None for the rule "value", and for a threshold of inf."""
 
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """Whether the norm `n` was measured. False: the caller passed it."""
+    """False if the caller passed the norm `n`."""
 
 
 class Observer(Protocol):
@@ -47,28 +48,28 @@ class Observer(Protocol):
     """Whether the observer needs the norm of each gradient."""
 
     def run(self, body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the body of a public function with these arguments, and return its result."""
+        """Run the body of a public function, and return the result of the body."""
 
     def on_clip(self, clip: Clip) -> None:
-        """Record a clip. The rule calls this before anything is written."""
+        """Record a clip before anything is written."""
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        """Warn that a compiled graph of this framework cannot report its clips."""
+        """Warn that compiled graphs of this framework cannot be recorded."""
 
     def on_warning(self, message: str) -> None:
-        """Record the text of a ClipWarning. `validation.warn_at_call` calls this before it issues the warning."""
+        """Record the text of a ClipWarning."""
 
 
 active: Observer | None = None
-"""The observer of this process and all its threads, or None if there is none."""
+"""The observer of all threads of this process."""
 
 
 def emit(*fields: Any, **more: Any) -> None:
-    """Pass the fields of a `Clip` to the observer. PyTorch's compiler omits this call from its graphs."""
+    """Pass a clip to the observer. `torch.compile` leaves this call out of its graphs."""
     if active is not None:
         active.on_clip(Clip(*fields, **more))
 
 
 def needs_leaves() -> bool:
-    """Return whether the observer needs the gradients one by one. False in a graph of PyTorch's compiler."""
+    """Return whether the observer needs the gradients one by one. In graphs of `torch.compile`, return False."""
     return active is not None and active.needs_leaves

@@ -1,11 +1,11 @@
-"""The rule: norm -> coefficient -> gradient. This module alone has the formula.
+"""The formula of clipping by norm: from a norm to a coefficient, and from the coefficient to clipped gradients.
 
 n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
 g'   = g * coef, and g itself where coef is 1
 
-`measure` computes n and coef for a group of gradients, `apply` computes g'. All groups of a call are measured before
-any gradient is changed.
+`measure` computes n and coef for a group of gradients, and `apply` computes g'. A call measures all groups before it
+changes any gradient.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from .types import Scalar, Tensor
 
 
 class ClipConvention(NamedTuple):
-    """The difference between the frameworks' formulas: eps, and the result for an infinite norm."""
+    """The settings in which the frameworks' formulas differ."""
 
     eps: float
     infinite_norm_gives_nan: bool
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The fields by name, for messages and for the comparison between ranks."""
         return {"eps": self.eps, "NaN where the norm is infinite": self.infinite_norm_gives_nan}
 
 
@@ -39,100 +38,95 @@ TENSORFLOW = PADDLE
 TENSORFLOW_GLOBAL = ClipConvention(eps=0.0, infinite_norm_gives_nan=True)
 
 Kind = Literal["value", "norm", "global_norm"]
-"""What limits the gradients of a group: bounds for every element, a norm for each tensor, or one norm over the group.
+""""value" clips each element to bounds. "norm" clips each tensor by its own norm. "global_norm" clips all tensors by
+one
+norm.
 """
 
 
 class StepThreshold(NamedTuple):
-    """A threshold that is computed from a step inside a compiled graph."""
+    """A threshold that a compiled graph computes from the number of the training step."""
 
     compute: Callable[[Scalars], Scalar]
 
 
 class AdaptiveThreshold:
-    """A threshold that is computed from the norm and from a state of earlier norms."""
+    """A threshold that depends on the norm and on the norms of earlier steps."""
 
     __slots__ = ("limit",)
 
     limit: Scalar | StepThreshold
-    """The largest threshold."""
+    """The threshold never exceeds this value."""
 
     def advance(self, xp: Scalars, norm: Scalar) -> tuple[Scalar, Any]:
-        """Return (the threshold for a norm, the state after it)."""
+        """Return (the threshold for this norm, the new state)."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings and the state as text, which must be equal on all ranks."""
+        """Return the settings and the state as text. The text must be equal on all ranks."""
         raise NotImplementedError
 
 
 class OwnThresholds:
-    """The thresholds of a group in which each tensor, or each unit of a tensor, has its own threshold."""
+    """A separate threshold for each tensor, or for each unit of a tensor."""
 
     __slots__ = ()
 
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
     ) -> list[Norm]:
-        """Return the norms of a group with these thresholds, as `measure` below does."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings as text, which must be equal on all ranks."""
+        """Return the settings as text. The text must be equal on all ranks."""
         raise NotImplementedError
 
 
 class ClipRule(NamedTuple):
-    """The rule of a group of gradients."""
-
     kind: Kind
     convention: ClipConvention = PADDLE
     threshold: Scalar | StepThreshold | AdaptiveThreshold | OwnThresholds = math.inf
     bounds: tuple[Any, Any] | None = None
-    """The bounds of the kind "value". None: -threshold and threshold."""
+    """The bounds of each element, for the kind "value". None means -threshold and threshold."""
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """The axes over which each slice of a single gradient has its norm, or None for the norm of the whole gradient."""
+    """The axes over which the norm of a single gradient is computed. None means all axes."""
 
     given_norm: Scalar | None = None
-    """The total norm, if the caller passes one that was measured before."""
+    """The total norm that the caller measured before the call, or None."""
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors among the threshold, the norm and the bounds, on a device or in a graph. If one is on a device,
-        the call takes the device path.
-        """
+        """The threshold, the norm and the bounds that are tensors, not numbers."""
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
 class Norm(NamedTuple):
-    """The norm of a group, or a vector with a norm for each tensor, with the coefficient and the total norm."""
+    """The norm and the clip coefficient of a group of gradients."""
 
     group: range
     path: Path
     n: Scalar
-    """The norm, or the vector of norms. None if the group is clipped by value."""
+    """The norm, or a vector with one norm for each tensor. None if the group is clipped by value."""
 
     threshold: Scalar | tuple[Any, Any] = math.inf
-    """The threshold. For a group that is clipped by value: its bounds."""
+    """The threshold, or (low, high) if the group is clipped by value."""
 
     coef: Scalar | None = None
-    """The clip coefficient. None for a threshold of inf, and for a group that is clipped by value."""
+    """The coefficient is None if the threshold is inf, or if the group is clipped by value."""
 
     total: Tensor | None = None
-    """The total norm as the caller gets it. None if the group is clipped per tensor or by value."""
+    """The total norm that the public function returns, if the function returns a norm."""
 
     state: Any = None
-    """The state after this norm, for an `AdaptiveThreshold`."""
+    """The new state of an adaptive threshold."""
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Clip all gradients by one rule. Return the total norm, or None if the rule clips per tensor or by value.
+    """Clip all gradients by one rule, and return the total norm if there is one.
 
-    The caller then calls `result` or `finish` of the gradients' writer, which writes the results.
-
-    NonFiniteNormError: the total norm is not finite, and `error_if_nonfinite` is True.
+    The results are written later, when the caller calls `result` or `finish` of the writer.
     """
     everything = range(len(gradients.values))
     if gradients.shards is not None:
@@ -145,10 +139,6 @@ def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = Fal
 
 
 def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = False) -> Tensor:
-    """Return the p-norm over all gradients.
-
-    NonFiniteNormError: the norm is not finite, and `error_if_nonfinite` is True.
-    """
     if gradients.shards is not None:
         gradients.set_consensus_fields({"error_if_nonfinite": error_if_nonfinite})
     norm = measure_one(gradients, range(len(gradients.values)), ClipRule("global_norm", p=p), ())
@@ -158,18 +148,13 @@ def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = Fal
 
 
 def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
-    """Return, by name, the values that must be equal on all ranks. The threshold is None if it is a tensor."""
+    """Return the settings that must be equal on all ranks."""
     fields = {"threshold": None if _tensors(rule.threshold) else rule.threshold, **rule.convention.arguments}
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
 
 def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
-    """Raise NonFiniteNormError if a norm is NaN or infinite.
-
-    setting: The argument that turns a norm of NaN or inf into an error, for the message.
-
-    TypeError: the norm is in a compiled graph.
-    """
+    """Raise NonFiniteNormError if a norm is NaN or infinite."""
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
         validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
@@ -181,11 +166,11 @@ def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "
 def measure(
     gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor] = (), *, scalars: bool = False
 ) -> list[Norm]:
-    """Return the norms of a group: one `Norm`, or several if the rule clips per tensor.
+    """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    For a rule per tensor, return a `Norm` for each tensor, or a single `Norm` whose norm and coefficient are vectors.
-    Tensors on devices come first, because writing them may fail.
-    inputs: Tensors that the threshold depends on. scalars: Whether each `Norm` must have a single number.
+    Norms on devices come first, because a write on a device can fail.
+    inputs: Tensors that the threshold depends on.
+    scalars: Whether each `Norm` must have a single number, not a vector.
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]
@@ -211,7 +196,6 @@ def measure_one(gradients: GradientList, group: range, rule: ClipRule, inputs: S
 
 
 def norm_of(gradients: GradientList, group: range, rule: ClipRule, path: Path) -> Scalar:
-    """Return the norm of a group, or of each slice of its only gradient. `path`: the path over the group."""
     if rule.axes is not None:
         return path.slice_norms(*gradients.slices(group.start, rule.axes))
     if rule.given_norm is not None:
@@ -238,7 +222,7 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
 
 
 def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
-    """Return (the threshold for a norm, the state after this norm or None)."""
+    """Return (the threshold for this norm, the new state or None)."""
     if isinstance(threshold, StepThreshold):
         return threshold.compute(xp), None
     if not isinstance(threshold, AdaptiveThreshold):
@@ -248,7 +232,6 @@ def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
 
 
 def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Scalar:
-    """Return the smaller of an adaptive threshold and the fixed threshold `limit`."""
     if isinstance(limit, StepThreshold):
         limit = limit.compute(xp)
     if isinstance(limit, float) and limit == math.inf:
@@ -258,10 +241,10 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 
 
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
-    """Return min(1, threshold / (n + eps)) in float64, or NaN for a NaN norm.
+    """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    Neither the result nor its derivative divides by zero. `n` and `threshold` may be arrays with a number for each
-    slice. The coefficient is then an array, too, or the number 1 if no norm exceeds its threshold.
+    For arrays, the result is an array, or the number 1 if no norm exceeds its threshold. Neither the result nor its
+    derivative divides by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold
@@ -277,7 +260,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
 
 
 def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
-    """Check the bounds of a group that is clipped by value. Return them as the `threshold` of a `Norm`."""
+    """Return the checked bounds of a group as the `threshold` of a `Norm`."""
     path = gradients.path(group, inputs)
     with path.scope():
         threshold, _ = _threshold(path.xp, math.nan, rule.threshold)
@@ -301,9 +284,9 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 
 def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
-    """Clip a group by the norms or bounds that `measure` returned for the group.
+    """Clip a group by the norms that `measure` returned.
 
-    keep: A condition. If it is false, all results are zeros. None: keep the results.
+    keep: A condition. If the condition is false, all results are zeros.
     """
     for norm in norms:
         with norm.path.scope():
@@ -313,7 +296,6 @@ def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, kee
 
 
 def notify(gradients: GradientList, rule: ClipRule, norm: Norm) -> None:
-    """Report a clip to the observer, before anything is written."""
     if observer.active is None:
         return
     if rule.kind == "value":

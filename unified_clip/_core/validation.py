@@ -1,4 +1,4 @@
-"""Errors about arguments: what is wrong, where, and the remedy. They are raised before the first write."""
+"""Checks of arguments. All checks run before the first write."""
 
 from __future__ import annotations
 
@@ -31,11 +31,7 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
-    """Return a threshold as a float. If its value is unknown or its derivative is recorded, return a tensor.
-
-    name: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
-    ValueError: the threshold is negative or NaN, or has several elements. TypeError: it is not a number.
-    """
+    """Return a threshold as a float, or as a tensor if its value is unknown or its derivative is recorded."""
     number, scalar = _number(backend, value, name, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
         raise ValueError(f"{name} is {number}. Pass 0 or more (inf clips nothing)")
@@ -43,7 +39,6 @@ def threshold(backend: Backend, value: Any, name: str, *, differentiable: bool) 
 
 
 def known_threshold(backend: Backend, value: Any, name: str) -> float:
-    """Return the threshold of a clip instance as a float. TypeError or ValueError: its value is unknown or invalid."""
     return _known(threshold(backend, value, name, differentiable=False), name)
 
 
@@ -54,10 +49,7 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
 
 
 def given_norm(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
-    """Return the caller's norm as a float. If its value is unknown or its derivative is recorded, return a tensor.
-
-    ValueError: the norm is negative (NaN and inf are valid), or has several elements. TypeError: it is not a number.
-    """
+    """Return the caller's norm as a float, or as a tensor if its value is unknown or its derivative is recorded."""
     number, scalar = _number(backend, value, name, differentiable)
     if number is not None and number < 0:
         raise ValueError(
@@ -67,7 +59,7 @@ def given_norm(backend: Backend, value: Any, name: str, *, differentiable: bool)
 
 
 def bound(backend: Backend, value: Any, name: str) -> Scalar:
-    """Return a bound of value clipping as an int, float or tensor. TypeError or ValueError: the bound is invalid."""
+    """Return a bound of value clipping as an int, a float or a tensor."""
     if backend.is_tensor(value) and _elements(backend.shape(value)) != 1:
         if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{name} is a tensor of {backend.dtype(value)}. Pass real numbers")
@@ -79,7 +71,7 @@ def bound(backend: Backend, value: Any, name: str) -> Scalar:
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
-    """Return the number of elements, or None if a length or the rank is unknown."""
+    """Return the number of elements, or None if the shape is not fully known."""
     if shape is None:
         return None
     known = [length for length in shape if length is not None]
@@ -100,10 +92,7 @@ def not_distributed(backend: Backend) -> TypeError:
 
 
 def _number(backend: Backend, value: Any, name: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return (the number, or None if it is unknown; the number or tensor to compute with).
-
-    TypeError: the value is not a number. ValueError: it has several elements, or is outside the range of float64.
-    """
+    """Return (the number or None if its value is unknown, the number or tensor to compute with)."""
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(
@@ -136,7 +125,6 @@ def _is_real(value: Any) -> bool:
 
 
 def norm_type(value: Any) -> float:
-    """Return p as a float. Accept any p > 0, inf and the string 'inf'. TypeError or ValueError: it is none of these."""
     if isinstance(value, str):
         if value != "inf":
             raise ValueError(f"norm_type is {value!r}. Pass a number above 0, or 'inf'")
@@ -150,7 +138,7 @@ def norm_type(value: Any) -> float:
 
 
 def supported(backend: Backend, leaf: Leaf) -> None:
-    """Raise TypeError or ValueError for a tensor that the framework's operations cannot clip."""
+    """Raise an error for a tensor that the framework cannot clip."""
     reason = backend.unsupported(leaf.tensor)
     if reason is not None:
         raise TypeError(f"{leaf.place} is {reason}")
@@ -162,10 +150,7 @@ def supported(backend: Backend, leaf: Leaf) -> None:
 
 
 def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), reject_complex: bool = False) -> None:
-    """Raise TypeError for a gradient of integers or booleans, unless `extra_dtypes` has its dtype.
-
-    reject_complex: Whether to reject complex numbers, too, because the call clips by value.
-    """
+    """Raise TypeError for a gradient of integers or booleans, unless `extra_dtypes` has its dtype."""
     if dtype in FLOATING or dtype in extra_dtypes:
         return
     if dtype in COMPLEX:
@@ -179,11 +164,7 @@ def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), 
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return (low, high), the bounds of `clip_by_value` for a tensor. For integers, clamp the bounds to the dtype's
-    range.
-
-    ValueError, TypeError: the bounds do not fit the tensor's shape or dtype, or the lower bound is above the upper one.
-    """
+    """Return the checked bounds of `clip_by_value`. For integers, the bounds are clamped to the range of the dtype."""
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, name in ((low, "clip_value_min"), (high, "clip_value_max")):
         if not isinstance(value, int | float):
@@ -225,7 +206,7 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
 
 
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
-    """Raise ValueError if bounds would change the rows of 0 that a sparse gradient does not store."""
+    """Raise ValueError if the bounds would change the zeros that a sparse gradient does not store."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
         raise ValueError(
             f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers as bounds, or make the gradient dense"
@@ -245,7 +226,6 @@ def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
 
 
 def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, name: str) -> None:
-    """Raise ValueError if a bound with this shape does not broadcast to the shape `target` of the tensor."""
     if shape is None or target is None:
         return
     lengths = zip(reversed(shape), reversed(target), strict=False)
@@ -268,11 +248,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return the axes as sorted ints. Negative axes count from the end. If the tensor's number of axes is known, the
-    result has them counted from the start.
-
-    TypeError: an axis is not an int. ValueError: an axis is out of range, or named twice.
-    """
+    """Return the axes as sorted ints. Negative axes are converted if the number of axes is known."""
     rank = None if shape is None else len(shape)
     items = value.tolist() if hasattr(value, "tolist") else value
     normalized = []
@@ -290,7 +266,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
 
 
 def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
-    """Raise ValueError for a bound with several elements, because its shards are unknown."""
+    """Raise ValueError for a bound with several elements, because the shards of the bound are unknown."""
     for bound in bounds:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):
@@ -308,12 +284,9 @@ def finite(
     setting: str,
     elsewhere: Callable[[], Sequence[tuple[str, int, int]]],
 ) -> None:
-    """Raise NonFiniteNormError if the norm is NaN or inf. The message has the numbers of NaN and inf by tensor and
-    rank.
+    """Raise NonFiniteNormError if the norm is NaN or inf.
 
-    setting: The setting that makes this an error. elsewhere: Returns (rank, number of NaN, number of inf) for other
-    ranks.
-    TypeError: the norm is in a compiled graph, which cannot raise.
+    elsewhere: Returns (rank, number of NaN, number of inf) for each other rank.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:
@@ -335,7 +308,7 @@ def finite(
 
 
 def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float]:
-    """Return (min, max) of a clip instance as floats. TypeError or ValueError: a bound is unknown or invalid."""
+    """Return (min, max) of a clip instance."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
         raise ValueError(f"`max` is {high} and `min` is None, which means -max. Pass `min` too, or `max` of 0 or more")
@@ -370,7 +343,7 @@ def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
 
 
 def warn(message: str) -> None:
-    """Issue a ClipWarning about a call. Under PyTorch's compiler, this breaks the graph."""
+    """Issue a ClipWarning. Under `torch.compile`, the warning breaks the graph."""
     entry.break_graph(message)
     warn_at_call(message)
 

@@ -1,4 +1,4 @@
-"""Writers of a call's results: into new tensors (`Functional`), or into the gradients (`InPlace`)."""
+"""Write the results of a call into new tensors (`Functional`), or into the gradients (`InPlace`)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Changed(Protocol):
 
 class Writer(Protocol):
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        """Make a change of a group of gradients: store its results, or prepare its writes."""
+        """Store the results of a change, or prepare its writes."""
 
 
 class Functional:
-    """The writer of functions that return new tensors, which `result` puts into a rebuilt container."""
+    """The writer for functions that return new tensors."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Functional:
         reuse_unchanged: bool = False,
         into: list[Any] | None = None,
     ) -> None:
-        """Store the arguments.
+        """Prepare to collect one result for each tensor in `items`.
 
-        items: The tensors and None in the container. rebuild: Returns the container with new items.
+        rebuild: Returns the container with new items.
         reuse_unchanged: Whether to return an unchanged gradient itself, not a copy.
-        into: The list into which `finish` writes the results, if any.
+        into: A list that `finish` overwrites with the results.
         """
         self._items, self._rebuild, self._reuse_unchanged, self._into = items, rebuild, reuse_unchanged, into
         self._results = [item for item in items if item is not None]
@@ -70,7 +70,7 @@ class Functional:
 
 
 class Writes:
-    """The prepared writes of a call. `make` makes all writes, inside the `scope` of each path."""
+    """The prepared writes of a call."""
 
     def __init__(self) -> None:
         self._writes: list[Write] = []
@@ -98,24 +98,23 @@ class Writes:
 
 
 class InPlace:
-    """The writer of in-place functions. It writes into the gradients' memory, or into the container if tensors cannot
-    be written. A clipped sparse gradient is set on its parameter.
+    """The writer for in-place functions.
+
+    The writer overwrites the gradients' memory. If tensors cannot be written, the writer replaces them in the
+    container.
     """
 
     def __init__(
         self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
     ) -> None:
-        """Store the arguments.
-
-        leaves: The leaves of the container. aliases: By a gradient's position, the other gradients in its memory.
-        """
+        """`aliases` maps the position of a gradient to the other gradients in the same memory."""
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
         self._writes = Writes()
 
     @property
     def entries(self) -> int:
-        """The number of entries of the container, including those without a gradient."""
+        """The number of entries of the container, including entries without a gradient."""
         return len(self._leaves)
 
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
@@ -131,14 +130,13 @@ class InPlace:
                 self._replaced[gradients.leaves[index].position] = gradients.restored(index, value)
 
     def finish(self) -> None:
-        """Make all writes, and put new tensors into the container."""
         if self._replaced:
             results = [self._replaced.get(leaf.position, leaf.tensor) for leaf in self._leaves]
             self._writes.add(*containers.replacements(self._backend, self._container, iter(results))[1])
         self._writes.make()
 
     def drop(self) -> None:
-        """Remove all gradients, also those that were not clipped, so that an optimizer step changes nothing."""
+        """Remove all gradients, including unclipped gradients, so that an optimizer step changes nothing."""
         on_parameters = self._backend.parameters
         if on_parameters is None:
             nothing_left = iter([None] * len(self._leaves))
@@ -149,7 +147,7 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare the end of a write: set sparse results on parameters, report written aliases to autograd."""
+        """Prepare to set sparse results on parameters, and to report written aliases to autograd."""
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
@@ -174,13 +172,14 @@ class InPlace:
 
 
 def nothing() -> None:
-    """Do nothing: the undo function of a change that has no visible effect."""
+    """Do nothing, because the change had no visible effect."""
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes, first those that can be undone.
+    """Make all changes, first the changes that can be undone.
 
-    After an error, undo them. Raise PartlyClippedError if memory has been overwritten, or if undoing fails.
+    After an error, undo these changes. Raise PartlyClippedError if memory was overwritten, or if a change cannot be
+    undone.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]
@@ -201,7 +200,7 @@ def make_all(writes: Sequence[Write]) -> None:
 
 
 def _undo(undo: Callable[[], object]) -> bool:
-    """Undo a change, and return whether that succeeded. An error must not keep other changes from being undone."""
+    """Undo a change, and return False if undoing fails."""
     try:
         undo()
     except Exception:
