@@ -220,14 +220,16 @@ class Parameters(ABC):
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return the `main_grad` of a trainable parameter, or None. Some wrappers accumulate gradients in `main_grad`."""
+        """Return the `main_grad` of a trainable parameter, or None. Some wrappers accumulate gradients there."""
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient or is a frozen parameter. Other tensors are probably gradients."""
+        """Return whether a tensor can have a gradient or is a frozen parameter. If not, the tensor is probably a
+        gradient.
+        """
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:

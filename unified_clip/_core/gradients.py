@@ -126,7 +126,9 @@ class GradientList:
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group of gradients. For distributed gradients, all ranks have to call this method."""
+        """Return the p-norm over a group of gradients. If gradients are distributed, all ranks have to call this
+        method.
+        """
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
