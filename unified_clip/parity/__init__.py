@@ -1,7 +1,6 @@
-"""Run the same clip calls on every framework. Compare the results with exact arithmetic and with the frameworks'
+"""Run the same clip calls on every framework, and compare the results with exact arithmetic and the frameworks'
 functions.
 
-`suite/` reads the cases. `workers/` runs them, one process per framework. `judge/` compares each result with the exact
-result, and finds the causes of differences. `known/` lists the accepted differences of the frameworks' functions.
-`report/` writes the report.
+`suite/` reads the cases, and `workers/` runs them in one process for each framework. `judge/` compares each result with
+the exact result. `known/` has the accepted differences. `report/` writes the report.
 """

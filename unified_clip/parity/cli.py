@@ -93,17 +93,17 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "the JSON report of `unified-clip port`: show it on the report's HTML page",
     },
 }
-"""The options of `unified-clip parity`. Their default is None or False."""
+"""The options of `unified-clip parity`. Every default is None or False."""
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
 """The options that `unified-clip parity init` rejects."""
 
 WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "recorded", "ported")
-"""Options that need the results of all cases, so `--case` rejects them."""
+"""The options that `--case` rejects, because they need the results of all cases."""
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
-    """Add `parity` and `parity init` to the command line. Most of their modules are imported only when a command runs.
+    """Add `parity` and `parity init` to the command line.
 
     commands: The object that `argparse.ArgumentParser.add_subparsers` returned.
     read_ported: A function that reads a report of `unified-clip port`. It raises CodedError for any other file.
@@ -147,11 +147,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Write a small suite for `unified-clip parity init`, and print the command that runs it. Return the exit status 0.
-
-    CodedError: the user passed an option that only `unified-clip parity` has, a gradient file cannot be read, or the
-        suite exists already or cannot be written.
-    """
+    """Run `unified-clip parity init`, and return the exit status."""
     from .suite import scaffold
 
     names = [option.removeprefix("--").replace("-", "_") for option in RUN_ONLY]
@@ -172,12 +168,7 @@ def run_init(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run `unified-clip parity`: a whole suite, or the cases of `--case`. Return the exit status of the command.
-
-    If the user interrupts the run, return the exit status of an interrupted command.
-
-    CodedError: options contradict each other, the suite or another file is invalid, or the report cannot be written.
-    """
+    """Run `unified-clip parity`, and return the exit status."""
     from .report import write
 
     if options.strict_bits and not options.baseline:
@@ -196,7 +187,6 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    """Run the cases of `--case`, and print every result, the notes and the summary. Return the exit status."""
     from .report import compared, terminal_case
 
     report = _run(suite)
@@ -213,10 +203,9 @@ def _run(suite: Suite) -> ParityReport:
 
 
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
-    """Run a suite, write its report, and print a summary. Return the exit status of the command.
+    """Run a suite, write its report, and print a summary. Return the exit status.
 
-    Read the files of --baseline, --recorded and --ported before the run, so that a wrong file costs no time. With
-    --baseline, compare with the earlier report. With --accept, update the list of known differences at the end.
+    The other input files are read before the run, so that a wrong file costs no time.
     """
     from . import second_call
     from .report import baseline, build, github, terminal, write
@@ -250,11 +239,6 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    """Read the suite, and apply the options --frameworks, --without, --case and --timeout to it.
-
-    SuiteError: the suite or the value of an option is invalid, or --accept has no list of known differences to update.
-    UsageError: the user passed both --accept and --without.
-    """
     from .suite import load
     from .suite.schema import SuiteError
 
@@ -274,10 +258,8 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Return the clip calls of the first process in a recording, for `--recorded`.
-
-    RunError: the file cannot be read or is not a recording. Every call lacks gradients or raised an error, or no call
-    has a norm or a threshold above 0 to plot.
+    """Return the clip calls of the first process in a recording. Raise RunError if the recording has nothing to
+    plot.
     """
     from ..recording import compare, runs
     from ..recording.report import curves, run_plots
@@ -294,12 +276,9 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 
 def _accept(report: ParityReport, path: Path) -> int:
-    """Update the list of known differences in the file `path`, and print the number of changes.
+    """Update the list of known differences, and return the exit status.
 
-    If results of unified_clip differ, results are missing or the cases test nothing, print an error and change nothing.
-    Return the exit status of the command. With --strict, it is not 0 if an unknown cause has no reason.
-
-    UsageError: the file cannot be written.
+    If unified_clip's results differ, or results are missing, print an error and change nothing.
     """
     from .known import entries, update
     from .report import baseline, build

@@ -13,11 +13,11 @@ from ..tensors.types import Stage
 Side = Literal["ours", "native"]
 
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
-"""The name of each side in the views of the report."""
+"""The name of each side in reports."""
 
 
 class Number(ReportModel):
-    """One element of a result: of the exact result, of unified_clip, or of the framework's function."""
+    """An element of the exact result, of unified_clip's result, or of the framework's result."""
 
     value: Real
     ulps: Real
@@ -31,7 +31,7 @@ class Number(ReportModel):
 
 
 class WorstElement(ReportModel):
-    """The element that is furthest from the exact result, at the first stage that differs."""
+    """The element with the largest distance from the exact result, at the first stage that differs."""
 
     stage: Stage
     """The first stage of the call at which the result differs."""
@@ -42,7 +42,8 @@ class WorstElement(ReportModel):
     name: str
     element: list[int]
     """Index in the gradient. For a complex gradient, the last index is 0 for the real part and 1 for the imaginary
-    part."""
+    part.
+    """
 
     dtype: str
     """The dtype whose ULP measures the distances."""
@@ -53,15 +54,15 @@ class WorstElement(ReportModel):
     ours: Number | None
     native: Number | None
     apart: int
-    """How many numbers differ at this stage."""
+    """The number of elements that differ at this stage."""
 
     compared: int
-    """How many numbers were compared at this stage."""
+    """The number of elements that were compared at this stage."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def nearer(self) -> Side | None:
-        """The side whose number is nearer to the exact one. null if both are equally near, or one side has no
+        """The side whose number is nearer to the exact number. null if both are equally near, or one side has no
         number.
         """
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:

@@ -1,4 +1,4 @@
-"""The modes in which a suite runs a case: host path, device path, graphs, several ranks, the framework's function."""
+"""The modes in which a suite runs a case, such as the host path, the device path and graphs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
-"""Modes that run only if a suite names them. The other modes are the default."""
+"""Modes that run only if a suite names them."""
 
 Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""Modes without a graph: unified_clip on the host path and on the device path, and the framework's own functions."""
+"""Modes without a graph: unified_clip on the host path, unified_clip on the device path, and the framework's
+functions.
+"""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
-"""unified_clip in a graph that the framework traces and runs, in a graph that it compiles, and in a static program."""
+"""unified_clip in a graph that the framework traces, in a compiled graph, and in a static program."""
 
 GRAPHS = {
     "torch": (GRAPH, COMPILED),
@@ -23,20 +25,21 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""The modes that `run_in_graph` of each framework's adapter supports. This table is not in the adapters, because each
-adapter imports its framework.
+"""The modes that `run_in_graph` supports in each adapter.
+
+The table is not in the adapters, because each adapter imports its framework.
 """
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
-"""For each framework, the modes whose graphs call the compiled kernels, if installed, for a norm_type of 1 or 2."""
+"""The modes whose graphs call the compiled kernels for a norm_type of 1 or 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
-"""The number of ranks in each mode that shards the gradients over ranks."""
+"""The number of ranks in each mode that shards the gradients."""
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""The module of `adapters` that distributes tensors over ranks, for each framework that has the modes of PROCESSES."""
+"""The module of `adapters` for distributed tensors, for each framework that supports several ranks."""
 
 EXACT = (HOST, *PROCESSES)
 """Modes in which unified_clip returns the same bits on every framework."""
@@ -53,16 +56,13 @@ TITLES: Mapping[str, str] = {
 """The name of each mode in reports."""
 
 YOURS = "your function"
-"""The title of the mode NATIVE for a function of the user, which replaces the framework's function."""
+"""The title of the mode NATIVE for a function of the user."""
 
 UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 
 
 def modes_of(framework: str, *, own_functions: bool = False) -> Sequence[str]:
-    """Return all modes that a framework has, graphs last. NumPy has the host path only.
-
-    own_functions: Whether the suite names functions of the user for this framework. Then NumPy has the mode NATIVE too.
-    """
+    """Return all modes of a framework. Graphs are last."""
     if framework == "numpy":
         return (HOST, NATIVE) if own_functions else (HOST,)
     shared = PROCESSES if framework in DISTRIBUTED else ()

@@ -10,7 +10,7 @@ from typing import Literal
 from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
-"""The learning rate of SGD steps. It is a power of two: multiplying by it is exact, so that a step rounds only once."""
+"""The learning rate of SGD steps. A multiplication by a power of two is exact, so a step rounds only once."""
 
 
 FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
@@ -18,54 +18,43 @@ FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unrea
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a call has no result, for example because its worker crashed, hung or did not start."""
-
     kind: FailureKind
     detail: str
 
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The norm, the clipped gradients and the updated parameters of an exact result, or of a framework's result."""
+    """The tensors of an exact result, or of a framework's result."""
 
     norm: Dense | None = None
-    """The norm that the call returns, or None if the call returns no norm."""
-
     gradients: Sequence[Dense | None] | None = None
-    """The clipped gradients. None for a call that only measures, or raises."""
+    """The clipped gradients. None for a call that only measures the norm, or raises an error."""
 
     update: Sequence[Dense | None] | None = None
-    """Parameters of value 1 after an SGD step with these gradients. None unless the case has `update = true`."""
+    """The parameters after an SGD step, if the case has `update = true`. All parameters are 1 before the step."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
-        """Return the tensors to compare at a stage of the call. Return None if the stage has no tensors.
-
-        The stage "coefficient" has the clipped gradients, from which the coefficient is measured.
-        """
+        """Return the tensors of a stage. The stage "coefficient" has the clipped gradients."""
         if stage == "norm":
             return None if self.norm is None else [self.norm]
         return self.update if stage == "update" else self.gradients
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """The SHA-256 of the tensors at each stage, except "coefficient", which has no tensors of its own."""
+        """The SHA-256 of the tensors at each stage, except for "coefficient"."""
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
 
 
 @dataclass(eq=False)
 class CallOutcome(ClipTensors):
-    """The result of a call on a framework, as dense tensors, with its exception and warning."""
-
     name: str = ""
-    """The name of the framework's function. '' for a call of unified_clip, or if there is no function."""
+    """The name of the framework's function. Empty for a call of unified_clip, or if the framework has no function."""
 
     structure: str = ""
-    """The type of the container that the call returned, such as "list of tuple". '' if it is not compared."""
+    """The type of the returned container, such as "list of tuple". Empty if the type is not compared."""
 
     warned: bool = False
-    """Whether the call emitted a ClipWarning."""
-
     raised: Sequence[str] = ()
     """The names of the exception's class and of its bases. Empty if the call raised nothing."""
 
@@ -73,19 +62,16 @@ class CallOutcome(ClipTensors):
     """The class and the first line of the exception."""
 
     fault: str = ""
-    """A wrong side effect, such as "changed its input gradients". '' if there is none."""
+    """A wrong side effect, such as "changed its input gradients". Empty if there is none."""
 
     changed_inputs: bool = False
-    """Whether a function of the user changed gradients that it must not change.
-
-    A function that is not in place, or that raised an error, must change none.
-    """
+    """Whether a function of the user changed gradients that it must not change."""
 
     exact_norm: bool = False
-    """Whether the compiled kernels computed the norm inside a graph, so that it has to be exact."""
+    """Whether the norm must be exact inside a graph, because the compiled kernels computed it."""
 
     same_objects: Sequence[bool] = ()
-    """For a clip class: whether it returned each gradient as the same object."""
+    """Whether a clip class returned each gradient as the same object."""
 
     seconds: float = 0.0
-    """The duration of the call. If cases share a graph, each has the mean duration."""
+    """The duration of the call. Cases that share a graph have the mean duration."""

@@ -1,7 +1,7 @@
-"""The models of the report of `unified-clip parity`. parity.json is a `ParityReport`, which every view shows.
+"""The models of the report of `unified-clip parity`, whose JSON file is parity.json.
 
-Later versions may add keys, each with a default: `--baseline` reads the reports of earlier releases. If a key is
-removed or changes its meaning, SCHEMA gets a new number.
+A new key needs a default, because `--baseline` reads the reports of earlier releases. If a key is removed or changes
+its meaning, SCHEMA needs a new number. To update the schema in the documentation:
 
     python -m unified_clip.parity.results > docs/parity.schema.json
 """
@@ -29,20 +29,22 @@ class Result(ReportModel):
 
     verdict: VerdictKind | NativeVerdict
     detail: str
-    """The difference or the failure in words, for unified_clip with the cause. Empty if there is none."""
+    """The difference or the failure in words. Empty if there is none. For unified_clip, the text includes the cause."""
 
     details: WorstElement | None
-    """The element that is furthest from the exact result. null if nothing differs, or no numbers can be compared."""
+    """The element with the largest distance from the exact result. null if nothing differs, or no numbers can be
+    compared.
+    """
 
     reproduce: str | None
     """The command that runs the case again. null if the result is equal or close, or the framework is missing."""
 
     seconds: float = Field(default=0.0, exclude=True)
-    """Duration of the call. parity.json has no times, so that equal results give equal files."""
+    """Duration of the call. parity.json has no durations, so that equal results give equal files."""
 
     @property
     def is_failure(self) -> bool:
-        """Return whether there is no result to compare, for example because the worker crashed or timed out."""
+        """Whether there is no result to compare, for example because the worker crashed or timed out."""
         return self.verdict not in (*AGREEING, "no norm", "different", "known")
 
 
@@ -53,10 +55,10 @@ class UnifiedClipResult(Result):
     """The largest distance of a number from the exact number, in ULP."""
 
     cause: str
-    """The cause of a difference in a word or two. Empty if it is not known."""
+    """The cause of a difference in a word or two. Empty if the cause is unknown."""
 
     stages: dict[Stage, Real]
-    """The distance at each stage, in ULP. For coefficients: the relative distance."""
+    """The distance at each stage, in ULP. The stage "coefficient" has a relative distance."""
 
     sha256: dict[Stage, str] | None
     """The SHA-256 of the tensors at each stage. null if there is no result."""
@@ -67,10 +69,11 @@ class NativeResult(Result):
 
     function: str | None
     """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. null if the framework's
-    function gave no result, for example because of a crash."""
+    function gave no result, for example because of a crash.
+    """
 
     kind: DifferenceKind | Literal[""]
-    """The kind of the difference. Empty if nothing differs by more than rounding."""
+    """The kind of the difference. Empty if the results are equal up to rounding."""
 
     norm: Real | None
     """The relative distance from the exact norm."""
@@ -79,19 +82,19 @@ class NativeResult(Result):
     """The largest difference of an element, relative to the largest exact element of its gradient."""
 
     finite_size: Real = 0.0
-    """The largest relative difference of finite numbers. 0 if it is only rounding."""
+    """The largest relative difference of finite numbers. 0 if they differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """Where the result has inf or NaN and the exact result does not, or the other way round."""
+    """Where only one of the two results has inf or NaN."""
 
     cause: str
-    """The cause of the difference. Empty if no cause was found, or if a known difference of any cause covers it."""
+    """The cause of the difference. Empty if no cause was found, or if a known difference covers any cause."""
 
     contradiction: str = ""
-    """Why no cause is named, although a cause fits this case: another case contradicts that cause. Empty otherwise."""
+    """The reason why a cause that fits this case was rejected: another case contradicts the cause. Otherwise empty."""
 
     lacks_norm: bool = False
-    """Whether the function returned no norm, although the public name returns one."""
+    """Whether the function returned no norm, although the public name returns a norm."""
 
     cause_kind: str = ""
     """The cause in a word or two, such as "another eps". Empty if `cause` is empty."""
@@ -101,24 +104,24 @@ class NativeResult(Result):
 
     second_call: Literal["", "equal", "different", "failed"] = ""
     """The result of a second call, compared with the first call. A second call follows if the bits differ from the
-    baseline, or if the failure of a user's function has no known cause. Empty without a second call."""
+    baseline, or if the failure of a user's function has no known cause. Empty without a second call.
+    """
 
     problem: str
-    """Why the difference fails the run, with the cause. Empty if it does not."""
+    """Why the difference fails the run, with the cause. Empty if the difference does not fail the run."""
 
     @property
     def is_users(self) -> bool:
-        """Return whether this is the result of a function of the user, not of the framework's own."""
+        """Whether the function is a function of the user."""
         return ".py:" in (self.function or "")
 
     @property
     def size(self) -> float:
-        """The larger of `norm` and `gradients`. 0 if neither was compared."""
         return max(self.norm or 0.0, self.gradients or 0.0)
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a subclass of a model with a new field for each mode of unified_clip. field: (type, default)."""
+    """Return a subclass of a model with a field for each mode of unified_clip. field: (type, default)."""
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 
@@ -129,11 +132,10 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
 
     @property
     def by_mode(self) -> dict[str, UnifiedClipResult]:
-        """The results of unified_clip by mode, without modes that did not run."""
         return {mode: result for mode in UNIFIED_CLIP_MODES if (result := getattr(self, mode))}
 
     def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
-        """Return the result in one mode, or None if the mode did not run."""
+        """Return the result of a mode, or None if the mode did not run."""
         return cast(UnifiedClipResult | NativeResult | None, getattr(self, mode))
 
 
@@ -142,13 +144,13 @@ class OwnPair(ReportModel):
 
     left: str
     right: str
-    """`left`, `right`: the frameworks of both functions."""
+    """`left` and `right` are the frameworks of the two functions."""
 
     verdict: Literal["equal", "close", "known", "different"]
-    """known: the functions differ, and the list has a difference of one function from the exact result."""
+    """The verdict on the difference. known: the list of known differences has the difference of one function."""
 
     size: Real | None
-    """The largest relative difference of the norms and of the gradients. null if their numbers cannot be compared."""
+    """The largest relative difference of the norms and of the gradients. null if the numbers cannot be compared."""
 
     detail: str
 
@@ -175,19 +177,15 @@ class CaseResult(ReportModel):
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])
-    """Each pair of functions of the user for this call, on two frameworks."""
+    """The comparisons of the user's functions with each other, one for each pair of frameworks."""
 
     @property
     def natives(self) -> dict[str, NativeResult]:
-        """The results of the frameworks' functions, by framework."""
         return {name: result.native for name, result in self.frameworks.items() if result.native}
 
 
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
-    """Return the stages of a call at which unified_clip's results on the host path differ in a bit between frameworks.
-
-    Frameworks without a result on the host path do not count.
-    """
+    """Return the stages at which unified_clip's bits on the host path differ between frameworks."""
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 
@@ -208,25 +206,25 @@ class KnownDifferenceResult(ReportModel):
     """The largest relative difference of finite numbers in this run."""
 
     not_finite: NotFinite = ""
-    """Where results have inf or NaN and the exact results do not, or the other way round."""
+    """Where only one of the two results has inf or NaN."""
 
     cause: str = ""
-    """The cause that the entry covers, or several causes, separated by commas. Empty if the entry has no cause."""
+    """The causes that the entry covers, separated by commas. Empty if the entry has no cause."""
 
     incomplete: str = ""
-    """The line with the key `cause` that the entry lacks, as `--accept` writes it. Empty if the entry is complete."""
+    """The line to add to an entry that has no key `cause`. Empty if the entry is complete."""
 
     reason: str
     versions: str
-    """The versions that the entry is about, such as "torch>=2.8,<2.13". Empty for all versions."""
+    """The versions that the entry is for, such as "torch>=2.8,<2.13". Empty for all versions."""
 
     title: str
     problem: str
-    """Why the entry fails the run. Empty if it does not."""
+    """Why the entry fails the run. Empty if the entry does not fail the run."""
 
     cases: list[str]
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
-    """The entry as it was read from known.toml. None in a report that was read from parity.json."""
+    """The entry of known.toml. None in a report that was read from parity.json."""
 
 
 class Problem(ReportModel):
@@ -237,14 +235,16 @@ class Problem(ReportModel):
 
     detail: str
     framework: str | None
-    """The framework that has the problem. null if several have it, or the list of known differences has it."""
+    """The framework that has the problem. null if several frameworks or the list of known differences have the
+    problem.
+    """
 
     mode: str | None
     function: str | None = None
-    """The framework's function or FILE.py:FUNCTION with the problem or a stale entry. null: unified_clip."""
+    """The framework's function, or FILE.py:FUNCTION, that has the problem or a stale entry. null for unified_clip."""
 
     excused: bool = False
-    """Whether the baseline already had this failure, so that it does not fail the run."""
+    """Whether the baseline already had this failure, so that the failure does not fail the run."""
 
     cases: list[str]
     """The cases that have the problem."""
@@ -258,17 +258,18 @@ class Change(ReportModel):
     """The framework, or the package for the kind "version". Empty if the change is about all frameworks."""
 
     what: str
-    """What has changed: the result in a mode, the result of the framework's function, or a known difference."""
+    """The subject of the change: a mode, the framework's function, or a known difference."""
 
     case: str
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run: a failure that is new, is larger, or has another verdict or cause than in the
-    baseline, or a comparison that the baseline has and this run lacks."""
+    """Whether the change fails the run. A failure does so if it is new or larger, or if its verdict or cause has
+    changed. A lost comparison also fails the run.
+    """
 
     why: str = ""
-    """Why the change fails the run, as a sentence, if the result itself shows no failure. Else empty."""
+    """Why the change fails the run, as a sentence. Empty if the result itself shows the failure."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -294,7 +295,9 @@ class ParityReport(ReportModel):
     """The result in a sentence."""
 
     exit_code: Literal[0, 1, 3]
-    """0: pass. 1: a difference (with a baseline: a new or larger one). 3: a result is missing, or nothing is tested."""
+    """0: the run passes. 1: a difference, or a new or larger difference than in the baseline. 3: a result is
+    missing, or nothing is tested.
+    """
 
     suite: str
     """The path of the suite, as the user typed it."""
@@ -312,7 +315,7 @@ class ParityReport(ReportModel):
 
     summary: Summary
     notes: list[str]
-    """Further lines to print, such as the modes that were left out. They change no verdict."""
+    """Further lines to print, such as the modes that were left out. Notes change no verdict."""
 
     problems: list[Problem]
     known: list[KnownDifferenceResult]
@@ -321,19 +324,22 @@ class ParityReport(ReportModel):
     """Whether the run has the option `--strict`, so that the baseline excuses no failure."""
 
     untested: list[str] = Field(default=[])
-    """What the cases cannot test, because each exact result equals its input: "unified_clip", gradients, or functions.
-    This fails the run."""
+    """What the cases cannot test, because each exact result equals its input: "unified_clip", gradients, or
+    functions. An item in this list fails the run.
+    """
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
     """Frameworks whose absence does not fail the run."""
 
     chosen_cases: bool = Field(default=False, exclude=True)
-    """Whether the run has `--case`. A function that raises an error in these cases may return a result in others."""
+    """Whether the run has `--case`. A function that raises an error in the chosen cases can return a result in other
+    cases.
+    """
 
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
-        """Return a copy that is safe to print. Fields that parity.json lacks have their defaults in the copy."""
+        """Return a copy that is safe to print. Fields that parity.json lacks have their defaults."""
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
@@ -351,45 +357,37 @@ class ParityReport(ReportModel):
 
     @property
     def absent(self) -> list[str]:
-        """The frameworks that the suite allows to be missing, and that are missing in all of their results."""
+        """The frameworks that are missing, and that the suite allows to be missing."""
         results = [*self.results(), *self.natives()]
         present = {name for name, result in results if result.verdict != "missing"}
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
 
     def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result fails the run for a reason other than the list of known differences.
-
-        Such results are differences of unified_clip, crashes, and missing frameworks that the suite requires.
-        """
+        """Return whether a result fails the run for a reason other than the list of known differences."""
         if result.verdict == "missing":
             return framework not in self.may_be_missing
         return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
 
     @property
     def ours_differ(self) -> bool:
-        """Return whether unified_clip's results differ from exact arithmetic, or between frameworks."""
         differ = any(result.verdict == "different" for _, result in self.results())
         return differ or any(case.stages_apart for case in self.cases)
 
     @property
     def differs(self) -> bool:
-        """Return whether any result differs unexpectedly, or any entry of the list of known differences has a problem.
-
-        Differences that the baseline already had count, too.
-        """
+        """Whether there are unexpected differences. Differences that the baseline excuses count, too."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
     def always_raising(self) -> list[str]:
-        """The functions of the user that raised an error in each case that should return a result. [] with `--case`."""
+        """The functions of the user that raised an error in each case that should return a result."""
         returning = {f"{each.function} ({name})" for name, each in self.natives() if each.sha256}
         raising = [f"{r.function} ({name})" for name, r in self.natives() if r.is_users and r.kind == "raises"]
         return [] if self.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]
 
     @property
     def is_incomplete(self) -> bool:
-        """Return whether results are missing, nothing of a function was compared, or the cases test nothing."""
         results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
         if self.untested or self.always_raising or all(result.is_failure for _, result in results):
             return True

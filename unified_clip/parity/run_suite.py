@@ -29,26 +29,21 @@ AT_ONCE = 2
 """The number of workers that run in parallel."""
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. The modes of each tuple have a worker of their own, which starts before the other workers."""
+"""The slowest modes. Each group of modes has its own worker, which starts early."""
 
 LAST = ((STATIC,),)
 """The static mode has its own worker, which starts last."""
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
-"""Each tuple has the modes that one worker runs. Every mode is in exactly one tuple, in OTHERS by default."""
+"""The groups of modes that share a worker. Every mode is in exactly one group."""
 
 Progress = Callable[[str, int], Any]
 """A function that is called with a framework's name and the number of its new results."""
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
-    """Run a suite on its frameworks, in parallel processes, and return the report.
-
-    If the run is interrupted, or any step of it fails, end all workers and raise the exception.
-
-    progress: A function that gets a framework's name and the number of its new results, to show progress.
-    """
+    """Run a suite in parallel processes, and return the report. If the run is interrupted, end all workers."""
     expected = ExpectedResults()
 
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
@@ -115,7 +110,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return {package: version}. If frameworks have different versions, add their names, as in "numpy (torch)"."""
+    """Return the version of each package. If frameworks have different versions, the key is like "numpy (torch)"."""
     by_package = dict[str, dict[str, str]]()
     for framework, versions in by_framework.items():
         for package, version in versions.items():
@@ -128,10 +123,7 @@ def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
-    """Return the (mode, case) items that a framework's workers run, in order.
-
-    An item is left out if the framework or the mode cannot run the case, or the suite leaves the case out.
-    """
+    """Return the (mode, case) items that a framework's workers run, in order."""
     cases = [case for case in suite.cases if case.is_for_framework(framework)]
     table = suite.frameworks[framework]
     return [
@@ -145,12 +137,7 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 
 
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
-    """Return (framework, work items) for each worker, in the order in which the workers start.
-
-    Leave out workers without items.
-
-    RuntimeError: a mode is not in exactly one tuple of TOGETHER. Its cases would not run, or would run twice.
-    """
+    """Return (framework, work items) for each worker, in the order in which the workers start."""
     for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
         if (count := sum(mode in group for group in TOGETHER)) != 1:
             raise RuntimeError(
@@ -162,11 +149,7 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
 
 
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
-    """Return the functions of the user that no case called, such as "clip.py:clip (torch)".
-
-    A call that crashed counts as a call. A function counts as not called if its framework is not installed, or if all
-    its cases have the verdict "not run".
-    """
+    """Return the functions of the user that no case called, such as "clip.py:clip (torch)"."""
     called = {
         (framework, case.call_name)
         for framework, each in results.items()
@@ -186,12 +169,7 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
     """Return what no case of the suite can test, because each exact result equals its input.
 
-    Each text is one of the following. With `--case`, which is for single cases, return [].
-
-    - "unified_clip", if no case tests anything.
-    - Lists of gradients from a file or a function, if all their elements are 0.
-    - Functions of the user, such as "clip.py:clip (torch)". A case whose call should raise an error tests the error
-      only, so it does not count.
+    The list can have "unified_clip", names of lists of gradients, and functions of the user.
     """
     if suite.chosen_cases:
         return []
@@ -218,17 +196,14 @@ def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
 
 
 def _has_number(gradient: Gradient) -> bool:
-    """Return whether a gradient has an element other than 0."""
     dense = densify(gradient)
     return dense is not None and bool(dense.values().any())
 
 
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
-    """Compare the results of the frameworks' functions with the suite's list of known differences.
+    """Compare the results of the frameworks' functions with the list of known differences, and return its entries.
 
-    Set their verdicts and problems, and return the entries of the list. Leave out the entries of a framework that did
-    not run the mode `native`, or has a failed result in any mode, such as a crash: these entries could look stale. With
-    `--case`, return only entries of differences that occurred, and mark none as stale.
+    Entries of a framework with failed results are left out, because they could look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)
@@ -250,7 +225,6 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
 
 
 def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[str, WorkerResults]) -> CaseResult:
-    """Return the results of a case, with the elements that differ most, and the commands that run the case again."""
     frameworks = {}
     for framework, each in results.items():
         judged = {mode: result for (mode, name), result in each.by_case.items() if name == case.name}

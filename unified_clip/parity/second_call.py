@@ -1,7 +1,4 @@
-"""Call functions once more, to find out if they are deterministic.
-
-A second call follows if results have other bits than in a baseline, or if the cause of a failure is unknown.
-"""
+"""Call functions a second time, to find out whether they are deterministic."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ from .workers.run_worker import WorkItem
 
 
 def processor() -> str:
-    """Return the name of the processor and the number of its cores that this process may use.
+    """Return the name of the processor and the number of cores that the process can use.
 
-    Another processor, or another number of cores, can change the order of a sum, and so the last bits of a norm.
+    Both can change the order of a sum, and so the last bits of a norm.
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):
@@ -38,7 +35,10 @@ NOT_DETERMINISTIC = "A second call returned other bits: the function is random, 
 
 
 def unexplained(report: ParityReport) -> list[tuple[str, str]]:
-    """Return (framework, case name) of the failed results of the user's functions for which a cause is unknown."""
+    """Return (framework, case name) for the failures of the user's functions.
+
+    Functions whose failures all have known causes are left out.
+    """
     failed = [
         (name, case.name, native)
         for case in report.cases
@@ -50,10 +50,7 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Call the functions of some results once more, each framework in a new process. Set `second_call` of the results.
-
-    Leave out results that have a second call. If the second call for a failed result returns other bits, add this to
-    the `problem` of the result.
+    """Call the functions of some results again, and set the field `second_call` of the results.
 
     places: (framework, case name) of the results.
     """

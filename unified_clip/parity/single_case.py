@@ -1,4 +1,4 @@
-"""Run one call on several frameworks, without a suite. `unified_clip.testing.assert_clip_parity` uses it."""
+"""Run one call on several frameworks, without a suite, for `unified_clip.testing.assert_clip_parity`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,9 @@ GIVEN = "gradients"
 
 
 def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
-    """Return a case that clips the gradients of a container with this call.
+    """Return a case that clips the gradients of a container.
 
     call: The name of a public function of unified_clip, such as "clip_by_global_norm".
-
-    ValueError: the call or an argument is invalid, or does not fit the gradients.
-    TypeError: an entry of the container is a parameter, is of another framework, or has an unsupported dtype.
     """
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
@@ -44,10 +41,10 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
-    """Run a case on the host path of each framework. Return {framework: its result or failure}.
+    """Run a case on the host path of each framework.
 
     interpreters: The path of the Python interpreter for each framework.
-    timeout: The number of seconds after which a framework without a result has timed out.
+    timeout: The number of seconds to wait for the result of a framework.
     """
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
@@ -64,10 +61,9 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 def problems(
     case: Case, outcomes: Mapping[str, CallOutcome | Failure], interpreters: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return (errors, descriptions). Both are lists of texts. Also clear the caches of exact norms.
+    """Return (messages about missing frameworks, messages about wrong results).
 
-    `errors` has a text for each framework that is not installed. `descriptions` has a text for each wrong result and
-    each other failure, such as a crash. If there are none, `descriptions` has the bits that differ between frameworks.
+    If all results are correct, the second list has the bits that differ between frameworks.
     """
     right = oracle.expect(case)
     absent, wrong = [], []
@@ -88,10 +84,9 @@ def problems(
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return a text for each framework whose bits differ from the bits of the first framework. [] if all agree.
+    """Return a message for each framework whose bits differ from the first framework.
 
-    Leave out frameworks without a result. All results must be correct. Even then, bits may differ for a norm_type other
-    than 1, 2 and inf.
+    Correct results can have different bits only if norm_type is not 1, 2 or inf.
     """
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]
@@ -100,7 +95,6 @@ def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -
 
 
 def _named(case: Case, result: ClipTensors) -> dict[str, Gradient]:
-    """Return {name: tensor}: the norm with the name "the norm", and each clipped gradient with its name in the case."""
     clipped: Sequence[Gradient] = result.gradients or []
     named: dict[str, Gradient] = {"the norm": result.norm}
     return named | dict(zip(case.names, clipped, strict=False))

@@ -48,7 +48,7 @@ class Adapter(TensorConverter, Protocol):
     """The packages whose versions are in the report."""
 
     families: Sequence[str] = ()
-    """The families of public functions (`public_calls.Call.family`) that the framework has functions for."""
+    """The values of `public_calls.Call.family` for which the framework has functions."""
 
     writes: bool = False
     """Whether in-place functions write into the tensors. False: in-place functions replace the tensors in their

@@ -1,6 +1,6 @@
 """Compute the exact result of a case, as the contract defines it.
 
-This module must not import unified_clip's clip code or kernels, because their results are compared with it.
+The module must not import unified_clip's clip code or kernels, because the exact results are used to check them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def expect(case: Case) -> Expected:
 
 
 def has_effect(case: Case, expected: Expected) -> bool:
-    """Return whether the call should change a gradient, or return a norm other than 0 without gradients."""
+    """Return whether the call should change a gradient. For a call without gradients, return whether the norm is not
+    0.
+    """
     if expected.gradients is None:
         return expected.norm is not None and bool(expected.norm.values().any())
     return digest(map(densify, case.clipped_inputs)) != expected.digests["tensors"]
@@ -79,7 +81,7 @@ def _counted(case: Case) -> list[Dense]:
 def counted_norm(case: Case, extreme: int = 0) -> float:
     """Return the total norm of a case. Return NaN if the call clips per tensor or by value.
 
-    extreme: 0 for the exact norm. -1 and 1 for the smallest and the largest norm that the contract allows.
+    extreme: 0, -1 or 1, for the exact norm, the smallest allowed norm or the largest allowed norm.
     """
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
@@ -100,7 +102,7 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
     """Return the clipped gradients of a case. For a long case, a gradient is computed when it is read.
 
     n: The total norm. Ignored if the call clips by value, per tensor, per slice or per group.
-    extreme: 0 for exact norms. -1 and 1 for the smallest and the largest norms that the contract allows.
+    extreme: 0, -1 or 1, for the exact norm, the smallest allowed norm or the largest allowed norm.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -235,7 +237,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the gradients of a case, with each unit clipped by the norm of the parameter's unit.
 
-    extremes: (for the gradients' norms, for the parameters' norms), as the argument `extreme` of `counted_norm`.
+    extremes: The values of `extreme` in `counted_norm`, for the gradients' norms and for the parameters' norms.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

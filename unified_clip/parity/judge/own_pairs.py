@@ -22,7 +22,7 @@ def compare(
     outcomes: Mapping[str, CallOutcome | None],
     frameworks: Mapping[str, Framework],
 ) -> list[OwnPair]:
-    """Compare the results of the user's functions with each other, and return one `OwnPair` for each two frameworks.
+    """Compare the results of the user's functions with each other, and return an `OwnPair` for each pair of frameworks.
 
     The verdict on a pair is the first of these that fits:
 

@@ -244,7 +244,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 ADAGC_FACTOR = 8
-"""The allowed error of an `adagc` result, relative to the error of a norm: the result depends on four norms."""
+"""The allowed error of an `adagc` result, as a multiple of a norm's allowed error. The result depends on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
@@ -291,7 +291,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|. Return inf if the numbers differ and the error is undefined."""
+    """Return |value - right| / |right|. Return inf if the numbers differ and the quotient is undefined."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

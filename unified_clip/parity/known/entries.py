@@ -201,7 +201,7 @@ class KnownDifference(schema.Table):
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry applies to the installed version of its package, or the version is unknown."""
+        """Return False if the entry is for other versions of its package than the installed version."""
         required = self._required
         if required is None or self.unreported(installed):
             return True

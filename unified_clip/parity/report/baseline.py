@@ -1,7 +1,5 @@
-"""Compare a report with an earlier parity.json, the baseline, for `unified-clip parity --baseline`.
-
-Failures that the baseline already had do not fail the run. New failures, larger failures, failures with another verdict
-or cause, missing results, and results that can no longer be compared fail the run.
+"""Compare a report with an earlier parity.json, the baseline. Failures that the baseline already had do not fail the
+run.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from ..suite.schema import SuiteError
 from . import compared
 
 FACTOR = 1.1
-"""Two sizes count as equal if neither is larger than the other multiplied by this factor."""
+"""Sizes whose quotient is at most this factor count as equal."""
 
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
@@ -32,65 +30,57 @@ OTHER_BITS = "the bits of this known difference differ from the baseline"
 """The start of `Change.why` if a function has changed within a known difference."""
 
 CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
-"""The start of `Change.why` for a result that has changed by rounding only, with `--strict-bits`."""
+"""The start of `Change.why` if only the bits of a result have changed, with `--strict-bits`."""
 
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
     "different": ", not deterministic: with other bits in a second call",
     "failed": ", and without a result in a second call",
 }
-"""The result of a second call, in words."""
 
 Key = tuple[str, str, str]
-"""(framework, what, case): the first three fields of a `results.Change`, which identify what has changed."""
+"""(framework, what, case) of a `results.Change`"""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or known difference of a report, to compare with the other report's entry that has the same key."""
+    """A result or known difference, to compare with the entry of the other report that has the same key."""
 
     verdict: str
     text: str
-    """The verdict with its size, to print."""
+    """The verdict with its size, as printed."""
 
     size: float = 0.0
     numbers: object = None
-    """The numbers of the result, or their digests. Equal values mean that two entries have the same numbers."""
+    """The numbers of the result, or their digests."""
 
     wrong: bool = False
-    """Whether the entry is a difference that fails a run without a baseline. A missing result does not count."""
+    """Whether the entry is a difference that fails a run without a baseline."""
 
     cause: str = ""
-    """The cause of the difference, without numbers that vary. '' if it is not known."""
+    """The cause of the difference, without numbers that vary."""
 
     compared: Sequence[str] = ()
-    """The numbers of a framework's function that were compared with the exact result: the norm, the gradients."""
+    """The parts of a function's result that were compared with the exact result: "norm" and "gradients"."""
 
     agrees: bool = False
-    """Whether a framework's function agrees with the exact result in all that was compared."""
-
     exact: bool = False
-    """Whether the entry is the exact result of a case, which depends only on the suite."""
+    """Whether the entry is the exact result of a case."""
 
     listing: object = None
-    """For a known difference: what the list has about it.
-
-    If this has changed, the user has accepted the difference again.
+    """The entry of the list of known differences. If the entry has changed, the user has accepted the difference
+    again.
     """
 
     is_random: bool = False
-    """Whether a second call of a function returned other bits than the first call."""
+    """Whether a second call returned other bits than the first call."""
 
     has_changed: bool = False
-    """Whether a function returns other bits than in the baseline, on the same processor, and again in a second call."""
+    """Whether two calls returned other bits than the baseline, on the same processor."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Return an earlier report.
-
-    SuiteError: the file cannot be read, is not a report, or has another SCHEMA. Or the report has none of `cases`, or
-        none of `frameworks`.
-    """
+    """Return the report in a parity.json. Raise SuiteError if it has none of the cases or none of the frameworks."""
 
     def error(problem: str) -> SuiteError:
         return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
@@ -119,20 +109,15 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 
 def check_digests(path: Path, report: ParityReport) -> None:
-    """Check the baseline of a run with `--strict-bits`. SuiteError: results of functions have no digests."""
     if _lack_digests(report):
         problem = "has no digests of the results of functions, which --strict-bits compares"
         raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
 
 
 def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
-    """Return the changes from the old report to the new report. Changes that fail the run come first.
+    """Return the changes between two reports. Changes that fail the run come first.
 
-    If a framework or case is new or gone, its results are left out, except changes for the worse. If the new report is
-    strict, cases, frameworks and results that it lacks fail the run.
-
-    strict_bits: Whether every result with other bits fails the run, except results of functions that are not
-    deterministic.
+    strict_bits: Whether other bits fail the run. Functions that are not deterministic are excepted.
     """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
@@ -152,7 +137,6 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
 
 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
-    """Return notes, for example that bits were not compared, or that a function is not deterministic."""
     whose = compared.whose(new)
     if (why := _without_digests(old, new)) and not strict_bits:
         return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
@@ -172,7 +156,6 @@ def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) ->
 
 
 def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
-    """Return [a note about the failures that the baseline excuses], or [] if it excuses none."""
     if not (count := excused(new)):
         return []
     which = "this failure" if count == 1 else f"these {count} failures"
@@ -184,7 +167,7 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
 
 
 def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[tuple[str, str]]:
-    """Return (framework, case name) of functions' results with other digests. [] if digests are not compared."""
+    """Return (framework, case name) for results of functions that have other digests than in the baseline."""
     if _without_digests(old, new) and not strict_bits:
         return []
     before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
@@ -197,14 +180,14 @@ def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = Fa
 
 
 def processors_differ(old: ParityReport, new: ParityReport) -> str:
-    """Return why both reports may be from different processors, which round differently. Return '' if they are not."""
+    """Return why the reports can be from different processors. Otherwise, return ''."""
     if not old.processor:
         return "the baseline does not name its processor"
     return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return why digests cannot be compared: other versions, or a baseline without digests. Return '' if they can."""
+    """Return why digests cannot be compared. Otherwise, return ''."""
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
@@ -219,34 +202,30 @@ def _lack_digests(report: ParityReport) -> bool:
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
-    """Return whether the baseline of a report already had a failure, so that it does not fail the run.
-
-    Return False for a strict report.
-
-    key: The key of a result that fails a run without a baseline.
-    """
+    """Return whether the baseline of a report already had a failure."""
     if report.baseline is None or report.strict:
         return False
     return not any(change.worse and (change.framework, change.what, change.case) == key for change in report.baseline)
 
 
 def excused(report: ParityReport) -> int:
-    """Return the number of failures that the baseline of a report excuses."""
     return sum(max(len(problem.cases), 1) for problem in report.problems if problem.excused)
 
 
 def losses(report: ParityReport) -> list[Change]:
-    """Return the changes that fail the run, though their results show no failure."""
+    """Return the changes that fail the run although their results show no failure."""
     return [change for change in report.baseline or [] if change.why]
 
 
 def known_title(known: KnownDifferenceResult) -> str:
-    """Return the text that `Change.what` has for an entry of the list of known differences."""
+    """Return the text of `Change.what` for an entry of the list of known differences."""
     return f"known difference, {known.function}, {known.reason!r}"
 
 
 def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDifferenceResult, str]]:
-    """Yield (entry, suffix). `suffix` is " (2)" for the second entry with the same `known_title`, '' for the first."""
+    """Yield (entry, suffix). The suffix is " (2)" for the second entry with the same `known_title`, and '' for the
+    first.
+    """
     count: Counter[tuple[str, str]] = Counter()
     for entry in entries:
         key = (entry.framework, known_title(entry))
@@ -255,7 +234,7 @@ def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDi
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield a change for each framework or case of only one report, and for each package with another version."""
+    """Yield changes of frameworks, cases and package versions."""
     before, after = (
         [*((name, "", "") for name in each.frameworks), *(("", "", case.name) for case in each.cases)]
         for each in (old, new)
@@ -286,7 +265,7 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry) -> str:
-    """Return why two entries with other numbers cannot be compared as before, as a sentence for the report. Else ''."""
+    """Return why two results can no longer be compared. Otherwise, return ''."""
     if new.exact:
         return (
             "the exact result differs from the baseline, so the gradients or the call of this case have changed. "
@@ -312,10 +291,6 @@ def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool
 
 
 def _entries(report: ParityReport, *, with_digests: bool = True) -> dict[Key, _Entry]:
-    """Return an entry for each result and known difference of a report, by key.
-
-    with_digests: Whether the numbers of the frameworks' functions include the digests of their results.
-    """
     entries: dict[Key, _Entry] = {}
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
@@ -344,7 +319,9 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
 
 
 def _listing(report: ParityReport, framework: str, case: str) -> object:
-    """Return what the list of known differences has about a result: its entry without the measured numbers, or None."""
+    """Return an entry of the list of known differences without its measured numbers, or None for a result without an
+    entry.
+    """
     for entry in report.known:
         if entry.framework == framework and case in entry.cases:
             return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions
@@ -374,7 +351,6 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
 
 
 def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return an entry for each known difference of a report, by key."""
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):
         is_incomplete = entry.incomplete or entry.problem.startswith(NO_REASON)
@@ -387,7 +363,7 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
 
 
 def _measured(entry: KnownDifferenceResult) -> str:
-    """Return the size of a known difference as text. If it is more than listed, return the listed size, too."""
+    """Return the size of a known difference as text, with the listed size if the measured size is larger."""
     size = entry.size or 0.0
     if entry.entry:
         listed, measured = entry.entry.size, entry.finite_size

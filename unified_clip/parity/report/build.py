@@ -16,9 +16,7 @@ from . import baseline, compared
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report of a run from the results of all cases, before it is compared with a baseline.
-
-    Compute its summary, problems, verdict and exit status.
+    """Build the report of a run, before it is compared with a baseline.
 
     fields: Values of other fields of `ParityReport`, such as `versions`.
     """
@@ -36,12 +34,9 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return a copy of the report with its changes since a baseline, and the `exit_code`, `verdict` and `problems` that
-    follow.
+    """Return the report with its changes since a baseline, and with a new verdict, exit status and problems.
 
-    Failures that the baseline already had do not fail the run, unless the report is strict.
-
-    changes: The changes since the baseline, or None without a baseline.
+    changes: None: there is no baseline.
     """
     is_worse = any(change.worse for change in changes or ())
     fails = is_worse or (report.differs and (changes is None or report.strict))
@@ -52,10 +47,9 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 
 def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """Return a report for `--strict`: entries without `cause` or reason fail, and a baseline excuses no failure.
+    """Return the report for `--strict`: entries without a cause or reason fail, and the baseline excuses no failure.
 
-    accepting: Whether this run has `--accept`, which adds the causes. Without it, problems advise the option, and an
-        unknown cause without a reason is a problem. With it, the command prints the number of missing reasons.
+    accepting: Whether the run has `--accept`, which adds missing causes.
     """
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
     no_cause = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"
@@ -69,7 +63,7 @@ def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    """Return notes about the entries of known differences without `cause`, or without a reason for an unknown cause."""
+    """Return notes about entries of known differences without a cause, or without a reason for an unknown cause."""
     entries = [entry for entry in known if entry.incomplete]
     return [*(_without_cause(entries) if entries else []), *_without_reason(known)]
 
@@ -106,12 +100,12 @@ def _without_cause(entries: Sequence[KnownDifferenceResult]) -> list[str]:
 
 
 NO_CAUSE = "the entry has no `cause`"
-"""The start of the problem of an entry without `cause`, with --strict."""
+"""The start of the problem that `--strict` reports for an entry without `cause`."""
 
 WRITE_REASON = "Write why you accept the difference into `reason`, or correct the function"
 
 SHOWN_ENTRIES = 5
-"""The largest number of incomplete entries that a note lists."""
+"""The largest number of entries in a note."""
 
 
 def _entries_without_cause(count: int) -> str:
@@ -120,10 +114,7 @@ def _entries_without_cause(count: int) -> str:
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
-        """Return the number of results with each verdict in a mode, by framework and verdict.
-
-        Frameworks without results are left out. Failures of the frameworks' functions, such as crashes, do not count.
-        """
+        """Return the number of results with each verdict, by framework."""
         by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]
@@ -138,9 +129,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return the problems of a run. Cases that fail for the same reason share a problem, unless the baseline excuses
-    only some of them.
-    """
+    """Return the problems of a run. Cases that fail for the same reason share a problem."""
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
     untested = [_problem(f"nothing tests {what}", UNTESTED) for what in report.untested]
     losses = [
@@ -153,7 +142,6 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 
 def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> str:
-    """Return the framework, the function or the mode, and the case of a change, as text."""
     native = next((case.natives.get(change.framework) for case in report.cases if case.name == change.case), None)
     is_native = native is not None and change.what == compared.title(NATIVE, native)
     what = f"{change.what} {native.function}" if native and is_native and native.function else change.what
@@ -161,7 +149,7 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 
 def _joined(problems: Iterable[Problem]) -> list[Problem]:
-    """Return problems of single cases, with one problem for all cases that fail for the same reason."""
+    """Merge problems that differ only in their cases."""
     joined: dict[tuple[str | bool | None, ...], Problem] = {}
     for each in problems:
         key = (each.what, each.detail, each.function, each.excused)
@@ -191,10 +179,9 @@ def _problem(what: str, detail: str, cases: Sequence[str] = ()) -> Problem:
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
     def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
-        """Return a problem of this case. Set its field `excused` from the baseline.
+        """Return a problem of this case.
 
-        place: The result in the words of `Change.what`, to find it in the baseline.
-        result: The result that failed, if there is one.
+        place: The text of `Change.what` for the result, to find the result in the baseline.
         """
         is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
         excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
@@ -220,7 +207,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> Problem:
-    """Return the problem of a stale entry. `number`: the suffix of its title (see `baseline.numbered`)."""
+    """Return the problem of a stale entry. number: The suffix from `baseline.numbered`."""
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,
@@ -233,7 +220,6 @@ def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> P
 
 
 def _detail(report: ParityReport, framework: str, result: Result) -> str:
-    """Return the detail of a failed result. If the framework is missing, add the remedy."""
     if result.verdict != "missing" or framework in report.versions:  # only the package with its functions is missing
         return result.detail
     remedy = f"set python under [frameworks.{framework}] of the suite to an interpreter that has it"
@@ -241,7 +227,6 @@ def _detail(report: ParityReport, framework: str, result: Result) -> str:
 
 
 def _verdict(report: ParityReport) -> str:
-    """Return the report's summary sentence, which starts with PASS or FAIL."""
     absent = report.absent
     present = [framework for framework in report.frameworks if framework not in absent]
     of = f"{counted(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
@@ -275,7 +260,7 @@ def _are(number: int) -> str:
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
-    """Yield a phrase with a count for each kind of failure, such as "2 stale known differences"."""
+    """Yield a phrase for each kind of failure, such as "2 stale known differences"."""
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and report.is_wrong(name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):

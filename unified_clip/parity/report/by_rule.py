@@ -1,7 +1,6 @@
 """Group the results by clip rule, for the table that compares the frameworks' functions on the same gradients.
 
-For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row. People who port code from one
-framework to the other read in this row how the results compare.
+For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The stage with the result of a call: the clipped tensors, or the norm if the call only measures."""
+"""The stages that can have the result of a call. A call that only measures has no clipped tensors."""
 
 
 class Function(NamedTuple):
-    """The result of a framework's function in a cell of the table, and the name of the first case with this result."""
+    """A result of a framework's function, and the first case with this result."""
 
     result: NativeResult
     case: str
@@ -27,17 +26,12 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a list of gradients, a clip rule, and the cases that apply the rule to the list."""
-
     gradients: str
     rule: str
     cases: Sequence[CaseResult]
 
     def functions(self, framework: str) -> list[Function]:
-        """Return the different results of this framework's functions in this row, each with its first case.
-
-        Leave out calls that gave no result.
-        """
+        """Return the different results of the framework's functions in this row."""
         functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)
@@ -48,7 +42,7 @@ class Row:
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
-        """{digest of an exact result: names of unified_clip's functions with this result}, for this row."""
+        """The names of unified_clip's functions, by the digest of their exact result."""
         names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
@@ -58,16 +52,13 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether all functions of unified_clip in this row are exact on the host path of every framework.
-
-        Return False if none of these functions ran on the host path.
-        """
+        """Whether all results of unified_clip on the host path are exact. False if there are none."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return a row for each list of gradients and clip rule. At least two frameworks need a function for the rule."""
+    """Return a row for each list of gradients and clip rule that at least two frameworks have a function for."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

@@ -1,4 +1,4 @@
-"""Rows of a table with the changes since a baseline, and their number in a sentence."""
+"""The table of changes since a baseline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
 def rows(changes: Sequence[Change]) -> list[list[str]]:
-    """Return the rows of the table of changes.
-
-    Cases with the same change share a row, which has the number of cases and the name of the first case. If their sizes
-    or numbers differ, the row has the sizes and numbers of the first case.
-    """
+    """Return the rows of the table of changes. Cases with the same change share a row."""
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:
         verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
@@ -38,7 +34,6 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 
 
 def headline(changes: Sequence[Change]) -> str:
-    """Return a line with the number of changes, and the number of those that fail the run."""
     worse = sum(change.worse for change in changes)
     counts = f"changes: {len(changes)}, of which {worse} fail the run" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -1,4 +1,4 @@
-"""Name what a run compared, and whose function a result is from: the framework's or the user's."""
+"""Name what a run compared: unified_clip, the frameworks' functions, and functions of the user."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ BOTH = f"framework's or {YOURS}"
 
 
 def title(mode: str, result: Result | None) -> str:
-    """Return the title of the mode of a result: "your function" for a function of the user."""
     return YOURS if isinstance(result, NativeResult) and result.is_users else TITLES[mode]
 
 
 def numbers(result: Result) -> list[str]:
-    """Return the lines about the element that is furthest from the exact result. Return [] if there is none."""
+    """Return lines about the element with the largest distance from the exact result."""
     first, *lines = str(result.details or "").splitlines() or [""]
     if isinstance(result, NativeResult) and result.is_users:
         lines = [line.replace(SIDES["native"], "yours".ljust(len(SIDES["native"]))).rstrip() for line in lines]
@@ -25,7 +24,7 @@ def numbers(result: Result) -> list[str]:
 
 
 def titles(report: ParityReport) -> dict[str, str]:
-    """Return {mode: title} for columns that have the results of all frameworks."""
+    """Return the title of each mode for columns with the results of all frameworks."""
     has_native, yours = _kinds(report)
     return {**TITLES, NATIVE: (BOTH if has_native else YOURS) if yours else TITLES[NATIVE]}
 
@@ -37,7 +36,7 @@ def whose(report: ParityReport) -> str:
 
 
 def line(report: ParityReport) -> str:
-    """Return the line that names what was compared with exact arithmetic. Results that are missing do not count."""
+    """Return the line that names what was compared with exact arithmetic."""
     parts = ["unified_clip"] if any(not result.is_failure for _, result in report.results()) else []
     natives = [(name, result) for name, result in report.natives() if not result.is_failure]
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []
@@ -51,6 +50,8 @@ def line(report: ParityReport) -> str:
 
 
 def _kinds(report: ParityReport) -> tuple[bool, bool]:
-    """Return (whether the report has results of frameworks' own functions, whether it has results of the user's)."""
+    """Return (whether there are results of frameworks' functions, whether there are results of the user's
+    functions).
+    """
     users = {result.is_users for _, result in report.natives()}
     return False in users, True in users

@@ -13,9 +13,9 @@ from . import markdown
 
 
 def lines(report: ParityReport, root: Path) -> list[str]:
-    """Return an annotation for each problem: an error, or a warning if the baseline excuses the problem.
+    """Return an annotation for each problem. A problem that the baseline excuses is a warning.
 
-    root: The suite's directory, to find the functions of the user.
+    root: The suite's directory, which contains the functions of the user.
     """
     return [_annotation(problem, root) for problem in report.problems]
 
@@ -27,10 +27,7 @@ def _annotation(problem: Problem, root: Path) -> str:
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:
-    """Return {"file": path, "line": line} of a function of the user. Leave out a line that is not known.
-
-    Return {} if the problem is not about a function of the user.
-    """
+    """Return the keys `file` and `line` for a function of the user, and {} for any other function."""
     if ".py:" not in (problem.function or ""):
         return {}
     path, name = own_functions.split(problem.function or "", root)

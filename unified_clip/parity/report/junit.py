@@ -1,6 +1,6 @@
-"""Write the report as JUnit XML (xunit2): a test suite for each framework and mode, a test case for each case.
+"""Write the report as JUnit XML (xunit2), with the attributes of Jenkins' junit-10.xsd.
 
-The elements have the attributes of Jenkins' junit-10.xsd. GitLab and GitHub's reporters also read them.
+Each framework and mode is a test suite, and each case is a test case.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from .build import ALWAYS_RAISES, UNTESTED
 
 
 def as_xml(report: ParityReport) -> bytes:
-    """Return the report as JUnit XML.
-
-    Leave out test suites without a test, such as the suites of modes that did not run.
-    """
     root = Element("testsuites", name="parity")
     losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
     for framework in report.frameworks:
@@ -81,10 +77,7 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _title(mode: str, result: Result) -> str:
-    """Return the title of the mode of a result. For a function of the user, add its name, such as "clip.py:clip".
-
-    If all tests of a user's function pass, nothing else in the XML names the function.
-    """
+    """Return the title of the mode of a result, with the name of a user's function."""
     title = compared.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
@@ -92,12 +85,10 @@ def _title(mode: str, result: Result) -> str:
 def _fill(
     suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Mapping[baseline.Key, str]
 ) -> None:
-    """Add the results of one framework in one mode to a `testsuite` element. Leave out results with another `_title`.
+    """Add the results of one framework in one mode to a `testsuite` element.
 
-    The test of a result without tensors, such as after a crash, is an error. If the framework is missing and the suite
-    allows this, the test is skipped.
-
-    losses: Why each change since the baseline fails the run, though its result shows no failure.
+    title: Results with another `_title` are left out.
+    losses: Why a change since the baseline fails the run, by key.
     """
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
@@ -118,7 +109,7 @@ def _fill(
 
 
 def _is_excused(report: ParityReport, row: CaseResult, pair: OwnPair) -> bool:
-    """Return whether the baseline had every failure of the two functions in this case, and there is at least one."""
+    """Return whether the baseline excuses the failures of both functions."""
     natives = {name: native for name, native in row.natives.items() if name in (pair.left, pair.right)}
     places = [(name, compared.title(NATIVE, native), row.name) for name, native in natives.items() if native.problem]
     return bool(places) and all(baseline.excuses(report, place) for place in places)
@@ -129,9 +120,9 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed. If the baseline already had this failure, mark it as skipped.
+    """Mark a test case as failed, or as skipped if the baseline already had the failure.
 
-    key: The key of the result: (framework, what, case).
+    key: (framework, what, case) of the result.
     numbers: More lines about the difference.
     """
     if baseline.excuses(report, key):
@@ -143,9 +134,7 @@ def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
     """Add an element to a test case that did not pass.
 
-    Viewers show the message in lists of tests, and the message with the numbers on the page of one test.
-
-    tag: The name of the element: `failure`, `error` or `skipped`.
+    tag: `failure`, `error` or `skipped`.
     kind: The verdict on the result.
     """
     mark = SubElement(case, tag, type=kind, message=message)

@@ -1,4 +1,4 @@
-"""Write the report as Markdown (parity.md), for the summary of a CI job. `terminal.py` prints the same rows."""
+"""Write the report as Markdown (parity.md), for the summary of a CI job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import change_rows, compared
 NOTHING = "-"
 
 MAX_BYTES = 1_000_000
-"""The largest size of the Markdown, in bytes. GitHub rejects a job summary above 1024 KiB, and a job may add text."""
+"""The largest size of parity.md in bytes. GitHub rejects a job summary above 1024 KiB."""
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "
@@ -36,10 +36,7 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(report: ParityReport) -> list[str]:
-    """Return the first lines of the report, from the summary sentence and the counts to the notes.
-
-    Missing frameworks have no counts if the suite allows them to be missing.
-    """
+    """Return the first lines of the report: the summary sentence, the counts and the notes."""
     lines = [report.verdict, compared.line(report)]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = {
@@ -64,7 +61,6 @@ def headline(report: ParityReport) -> list[str]:
 
 
 def legend(text: str, report: ParityReport) -> str:
-    """Return the text below a table, such as NATIVE_LEGEND, for the functions that the report has."""
     formatted = text.format(whose=compared.whose(report))
     return formatted[0].upper() + formatted[1:]
 
@@ -78,7 +74,6 @@ def _shares(counts: Counts) -> str:
 
 
 def problem_lines(report: ParityReport) -> list[str]:
-    """Return a line for each problem: what failed, the number of cases and the first of them, and the details."""
     return [problem_line(problem) for problem in report.problems]
 
 
@@ -88,13 +83,13 @@ def problem_line(problem: Problem) -> str:
 
 
 def cases_of(problem: Problem) -> str:
-    """Return the name of the case of a problem. For several cases, return their number and the name of the first."""
+    """Return the name of a problem's case, or the number of cases and the first name."""
     names = problem.cases
     return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
-    """Return a line for each pair of frameworks whose functions of the user were compared: a count of each verdict."""
+    """Return a line with the verdicts on the user's functions for each pair of frameworks."""
     counts: dict[str, Counter[str]] = {}
     for case in report.cases:
         for pair in case.own_pairs:
@@ -107,7 +102,7 @@ def own_pairs_lines(report: ParityReport) -> list[str]:
 
 
 def own_pairs_rows(report: ParityReport) -> list[list[str]]:
-    """Return a table row for each pair of functions of the user whose results differ by more than rounding."""
+    """Return a table row for each pair of the user's functions that differ by more than rounding."""
     return [
         [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), pair.detail or NOTHING]
         for case in report.cases
@@ -117,12 +112,10 @@ def own_pairs_rows(report: ParityReport) -> list[list[str]]:
 
 
 def native_rows(report: ParityReport) -> list[list[str]]:
-    """Return the rows of the frameworks' own functions. [] if none gave a result: NumPy, for example, has none."""
     return rows(report, native) if report.summary.natives else []
 
 
 def known_rows(report: ParityReport) -> list[list[str]]:
-    """Return a table row for each known difference, with the columns of KNOWN_HEADER."""
     lines = []
     for entry in report.known:
         why = f"{entry.reason} ({entry.versions})" if entry.versions else entry.reason
@@ -132,7 +125,7 @@ def known_rows(report: ParityReport) -> list[list[str]]:
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
-    """Return a table row for each case: its name, and for each framework the text of its results."""
+    """Return a table row for each case. text: A function that returns the text of a cell."""
     return [
         [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
@@ -155,11 +148,9 @@ def _verdict(result: UnifiedClipResult) -> str:
 
 
 def native(results: FrameworkResult) -> str:
-    """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06".
+    """Return the verdict on a framework's function, such as "known: 1.2e-07 / 3.4e-06".
 
-    The numbers are the sizes of the difference: of the norm, and of the gradients. For other kinds of differences, the
-    text has the kind in place of numbers. If nothing differs, or the call failed, the text is only the verdict. If the
-    framework has no function for the case, the text is "-".
+    The numbers are the relative differences of the norm and of the gradients.
     """
     result = results.native
     if result is None:
@@ -172,7 +163,7 @@ def native(results: FrameworkResult) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a relative size as short text, such as "1.2e-07". Return "-" for None, and "inf" or "nan" as such."""
+    """Return a relative size as short text, such as "1.2e-07". Return "-" for None."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     return "0" if value == 0 else f"{value:.1e}"

@@ -34,16 +34,17 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """A card below a row or a problem: a result with its numbers, and the columns that have this result."""
+    """A card below a row or a problem: a result, and the columns that have this result."""
 
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(column number from 1, column, result) for each column that has this result. The card of a problem has one column
-    with the number 0."""
+    """(column number from 1, column, result) for each column. The card of a problem has one column with the number
+    0.
+    """
 
     @property
     def numbers(self) -> str:
-        """The column numbers, from 1, as text such as "1 3". "0" for the card of a problem."""
+        """The column numbers as text, such as "1 3"."""
         return " ".join(str(number) for number, _, _ in self.columns)
 
     @property
@@ -62,8 +63,6 @@ class Card:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the page's table: a case."""
-
     number: int
     case: CaseResult
     columns: Sequence[Column]
@@ -75,7 +74,7 @@ class Row:
 
     @property
     def not_equal(self) -> list[tuple[int, Column, Result]]:
-        """The results with another verdict than `equal`, as (column number from 1, column, result)."""
+        """(column number from 1, column, result) for each result that is not `equal`."""
         numbered = enumerate(zip(self.columns, self.cells, strict=True), 1)
         return [(number, column, cell) for number, (column, cell) in numbered if cell and cell.verdict != "equal"]
 
@@ -91,13 +90,12 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """The report, and the values that the page's template needs."""
+    """The values for the template of the page."""
 
     report: ParityReport
 
     @cached_property
     def columns(self) -> list[Column]:
-        """A column for each mode that ran on each framework."""
         results = [each for case in self.report.cases for each in case.frameworks.items()]
         ran = {(name, mode) for name, result in results for mode in result.model_fields_set}
         return [Column(name, mode) for name in self.report.frameworks for mode in TITLES if (name, mode) in ran]
@@ -113,7 +111,7 @@ class View:
 
     @cached_property
     def verdicts(self) -> list[str]:
-        """The verdicts that occur in the table, from best to worst."""
+        """The verdicts in the table, from best to worst."""
         occurring = {cell.verdict for row in self.rows for cell in row.cells if cell}
         return sorted(occurring, key=list(VERDICTS).index)
 
@@ -138,7 +136,7 @@ class View:
 
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """(number, label, CSS class) for each tile below the verdict, without the frameworks' functions if none ran."""
+        """(number, label, CSS class) for each tile below the verdict."""
         own, native = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
@@ -154,13 +152,11 @@ class View:
         return [tile for tile in tiles if native or tile[1] != known]
 
     def _verdicts(self, *, native: bool) -> Counter[str]:
-        """Return the number of results with each verdict: of the frameworks' own functions, or of unified_clip."""
         columns = [column for column in self.columns if (column.mode == NATIVE) == native]
         return Counter(verdict for column in columns for verdict, count in self.counts(column) for _ in range(count))
 
     @cached_property
     def natives(self) -> list[str]:
-        """The frameworks whose own functions ran."""
         return [name for name in self.report.frameworks if NATIVE in self.modes(name)]
 
     @cached_property
@@ -169,11 +165,11 @@ class View:
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
-        """The reason of the known difference that covers a result, by (framework, case)."""
+        """The reasons of known differences, by (framework, case)."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card of a problem's first case. None if the problem is not about one result of one framework."""
+        """Return the card of a problem's first case. Return None if the problem is not about a single result."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -184,8 +180,8 @@ class View:
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
     """Return the report as an HTML page.
 
-    recorded: Calls of a recording, to plot on the page.
-    ported: A report of `unified-clip port`, to show on the page.
+    recorded: The calls of a recording, to plot on the page.
+    ported: A report of `unified-clip port`, to add to the page.
     """
     report = report.safe()
     changes = [] if report.baseline is None else [change_rows.headline(report.baseline)]
@@ -209,7 +205,6 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
 
 
 def render_ported(ported: Any) -> str:
-    """Return an HTML page that only shows a report of `unified-clip port`."""
     page: str = _template("ported_page.html").render(ported=ported.escaped())
     return page
 
@@ -221,14 +216,14 @@ def _template(name: str) -> Any:
 
 
 def _ulps(distance: float) -> str:
-    """Return a distance in ULP as text. inf and NaN, the distance of a result without numbers, become "no number"."""
+    """Return a distance in ULP as text. inf and NaN become "no number"."""
     if not math.isfinite(distance):
         return "no number"
     return f"{distance:.3g} ULP" if not 10 <= distance < 1e9 else f"{distance:,.0f} ULP"
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name or a path as HTML in which a line may break after a dot, a comma, an underscore or a slash."""
+    """Return a name as HTML in which a line can break after punctuation."""
     return Markup(re.sub(r"([._,/])", r"\1<wbr>", str(escape(name))))
 
 

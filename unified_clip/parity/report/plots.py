@@ -1,4 +1,4 @@
-"""Draw the plots of the HTML page as SVG. Each framework has its own shape, and the page's CSS gives it a colour."""
+"""Draw the plots of the HTML page as SVG."""
 
 from __future__ import annotations
 
@@ -24,14 +24,11 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
         "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
     },
 )
-"""The function that draws each framework's mark at (x, y) as an SVG path. Other frameworks get PyTorch's circle."""
+"""The SVG path of each framework's mark. Other frameworks have PyTorch's circle."""
 
 
 def histogram(report: ParityReport) -> Markup | None:
-    """Return a histogram of the distances from the exact results. Return None if there are no results.
-
-    Each framework has a row for unified_clip, and a row for its own functions.
-    """
+    """Return a histogram of the distances from the exact results. Return None if there are no results."""
     sides: tuple[Side, ...] = ("ours", "native")
     rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
     rows = [(name, side, counts) for name, side, counts in rows if counts]
@@ -60,13 +57,7 @@ def histogram(report: ParityReport) -> Markup | None:
 
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
-    """Return the number of results of a framework with each distance from the exact result, by index in BINS.
-
-    The distance of a result is the distance of the element that differs most, at the first stage that differs. A result
-    without such an element counts as exact if its verdict is `equal` or `close`. Otherwise it does not count.
-
-    side: The results to count: those of unified_clip, or those of the framework's functions.
-    """
+    """Return the number of results with each distance from the exact result. The keys are indices in BINS."""
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:
@@ -93,7 +84,7 @@ class Point(NamedTuple):
 
 
 def norms(report: ParityReport) -> Markup | None:
-    """Return a plot of each framework's relative error of the norm by number of elements. None without norms."""
+    """Return a plot of the norms' relative errors over the number of elements. Return None if there are no norms."""
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases
@@ -135,7 +126,7 @@ def norms(report: ParityReport) -> Markup | None:
 
 
 def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """Yield the marks of the points. Points of one framework that fall on the same pixel share a mark."""
+    """Yield the marks of the points. Points of one framework on the same pixel share a mark."""
     places: dict[tuple[str, int, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)

@@ -18,11 +18,9 @@ MOST_CASES = 40
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
-    """Print the report to the terminal: problems, tables, the summary, and the path of the report.
+    """Print the report on the terminal.
 
-    With a baseline, print only the table of changes. Else print no table for more than MOST_CASES cases.
-
-    annotations: Lines to print in place of the problems, for `--format github`. They must be safe to print.
+    annotations: Lines to print instead of the problems, for `--format github`.
     """
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -1,4 +1,4 @@
-"""Print every result of a case, with its numbers and its cause, for `unified-clip parity --case NAME`."""
+"""Print every result of a case, for `unified-clip parity --case NAME`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared
 
 ALONE = "The cause is from the cases of --case alone. A whole run tests causes on all cases of the function."
-"""The line below a difference of the user's function: the whole run may name another cause."""
+"""The line below a difference of the user's function."""
 
 
 def command(suite: str, case: str, framework: str) -> str:
@@ -26,7 +26,6 @@ def command(suite: str, case: str, framework: str) -> str:
 
 
 def lines(report: ParityReport) -> Iterator[str]:
-    """Yield the lines to print about each case of a report."""
     for case in report.cases:
         yield case.name
         if case.stages_apart:
@@ -46,10 +45,6 @@ def lines(report: ParityReport) -> Iterator[str]:
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
-    """Return the line about a framework's function: its verdict, its difference, the cause, and the list's reason.
-
-    If the function has no result, the line has the failure instead.
-    """
     if native.is_failure:
         return _joined(native.verdict, native.detail)
     unknown = f"the cause is unknown{native.contradiction and f' ({native.contradiction})'}"
@@ -68,5 +63,4 @@ def _joined(*parts: str | None) -> str:
 
 
 def _numbers(result: Result) -> Iterator[str]:
-    """Yield the lines about the element that is furthest from the exact result, with its value on each side."""
     yield from (f"    {line}" for line in compared.numbers(result))

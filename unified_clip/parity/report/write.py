@@ -1,6 +1,6 @@
 """Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
 
-Only the JUnit XML has times. The other files have the same bytes if the results are the same.
+Only the JUnit XML has times. The other files are equal if the results are equal.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ FILES = ("parity.json", "index.html", "parity.md", "parity.xml")
 
 
 def remove(out: Path, keep: Path | None) -> None:
-    """Remove the files of an earlier report, so that no old report looks like the report of this run.
+    """Remove the files of an earlier report, so that they are not mistaken for the report of this run.
 
-    keep: A file that stays, such as the baseline of the run, or None.
-
-    UsageError: a file cannot be removed.
+    keep: A file that stays, such as the baseline.
     """
     for path in (out / name for name in FILES):
         try:
@@ -34,10 +32,7 @@ def remove(out: Path, keep: Path | None) -> None:
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """Write index.html, parity.json, parity.md and parity.xml (JUnit) into the directory `out`. Create it if necessary.
-
-    OSError: a file or the directory cannot be written.
-    """
+    """Write index.html, parity.json, parity.md and parity.xml into the directory `out`."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     (out / "parity.json").write_text(data, encoding="utf-8")

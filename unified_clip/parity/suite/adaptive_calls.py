@@ -1,7 +1,4 @@
-"""The arguments of calls with an adaptive rule: the name of the rule, its settings, and the number of steps.
-
-For example, `{ call = "adaptive.clip_by_global_norm", rule = "zclip", warmup_steps = 4, steps = 12 }`.
-"""
+"""The arguments of calls with an adaptive rule: the name of the rule, its settings, and the number of steps."""
 
 from __future__ import annotations
 
@@ -14,32 +11,27 @@ from ...config.documents.model_errors import no_such
 from ...tensors.types import Gradient
 
 FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}
-"""The function of each rule. A rule that is not listed here has `adaptive.clip_by_global_norm`."""
+"""The functions of adagc and agc. The function of any other rule is `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
 """The arguments of a call that are not settings of its rule."""
 
 
 def settings_of(rule: object) -> list[str]:
-    """Return the names of the settings of a rule. Return [] if there is no rule with this name."""
+    """Return the names of the settings of a rule. Return [] if there is no such rule."""
     return [field.name for field in fields(RULES[rule])] if isinstance(rule, str) and rule in RULES else []
 
 
 def settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call that are settings of its rule. Settings without an argument have defaults."""
     return {key: value for key, value in arguments.items() if key not in OF_CALLS}
 
 
 def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
-    """Return the rule of a call. TypeError, ValueError: a setting is invalid."""
     return RULES[arguments["rule"]](**settings(arguments))
 
 
 def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
-    """Return an error about the rule, its settings, `steps` or `clip_norm` of a call. Return '' if all are valid.
-
-    arguments: The arguments of the call. They must have the key `rule`.
-    """
+    """Return an error about the arguments of a call with an adaptive rule. Return '' if all are valid."""
     rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)
     if not isinstance(rule, str) or rule not in RULES:
         return f"rule = {rule!r:.60}: {no_such('rule', str(rule), list(RULES))}"
@@ -57,12 +49,9 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each condition that an adaptive rule sets for the gradients of a call.
+    """Yield (is broken, message) for each condition on the gradients of a call.
 
-    `message` is the error if the gradients break the condition.
-
-    style: The style of the call, "steps" or "units".
-    arguments: Arguments in which `find_error` finds no error.
+    style: "steps" or "units".
     """
     count = len(gradients)
     if style == "units":
@@ -86,6 +75,5 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
 
 
 def split(tensors: Sequence[Any], steps: int) -> list[Sequence[Any]]:
-    """Split tensors into `steps` lists of equal length. Return one list for each step, in order."""
     size = len(tensors) // steps
     return [tensors[start : start + size] for start in range(0, steps * size, max(size, 1))]

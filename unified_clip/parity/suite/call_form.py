@@ -17,7 +17,7 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""The function that puts tensors into a container, by the container's name in a suite, as in `container = "dict"`."""
+"""The functions that put tensors into a container, by the value of `container` in a suite."""
 
 STRUCTURES = {
     "dict": "dict",
@@ -25,25 +25,25 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""The type that a function such as `clip_by_global_norm` returns for each container, in the words of `structure()`. For
-any other container it returns a list."""
+"""The type that a function returns for each container, in the words of `structure()`. Other containers give a list."""
 
 
 class CallForm(BaseModel):
-    """The form of a case's call. The lists `need_clip` and `groups` have one entry for each gradient, or are empty."""
+    """The form of a case's call. `need_clip` and `groups` are empty or have one entry for each gradient."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     container: str = "list"
     listed: list[Annotated[int, Field(ge=0)]] = []
-    """Indices of gradients, in the order in which the container has them. If an index is repeated, the container has
-    the same object twice."""
+    """Indices of gradients in the order of the container. The container has the same object twice for a repeated
+    index.
+    """
 
     need_clip: list[bool | int] = []
-    """Whether to clip each gradient: the attribute `need_clip` of its parameter."""
+    """The attribute `need_clip` of each gradient's parameter."""
 
     groups: list[str] = []
-    """For each gradient, the name of its parameter's group. `set_gradient_clip` sets a clip for each group."""
+    """The name of each parameter's group. `set_gradient_clip` sets a clip for each group."""
 
     transposed: bool = False
     """Whether each tensor is the transpose of a contiguous tensor. Ignored if the framework has no strides."""
@@ -52,33 +52,26 @@ class CallForm(BaseModel):
     """Whether all elements of a tensor have the same memory address. Ignored if the framework has no strides."""
 
     overlapping: bool = False
-    """Whether the tensors overlap: each tensor begins one element after the previous tensor begins. Ignored if the
-    framework has no views."""
+    """Whether the tensors overlap. Ignored if the framework has no views."""
 
     tensor_arguments: bool = False
-    """Whether the thresholds are passed as float32 tensors, not as Python numbers."""
+    """Whether the thresholds are passed as float32 tensors."""
 
     gradients_for_parameters: bool = False
     """Whether functions that clip in place get the gradients instead of the parameters."""
 
     @property
     def structure(self) -> str:
-        """The type of the result for the case's container, such as "dict of list" (see `STRUCTURES`)."""
         return STRUCTURES.get(self.container, "list")
 
     def contain(self, items: Sequence[Any]) -> Any:
-        """Return the items, one for each gradient, in the case's container, in the order of `listed`."""
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:
-        """Return the items in the order of the indices in `listed`, or in their own order if `listed` is empty."""
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return the end of the case's name, such as ", as tuple": each field with another value than its default.
-
-        Return '' if all fields have their defaults.
-        """
+        """Return the end of the case's name, such as ", as tuple"."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:
@@ -96,10 +89,7 @@ PLAIN = CallForm()
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in nested lists, tuples and dicts, in order. For a (name, value) tuple, yield only the value.
-
-    If `value` is none of these containers, yield `value` itself.
-    """
+    """Yield the values in nested lists, tuples and dicts. Yield only the value of a (name, value) tuple."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
@@ -112,10 +102,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def structure(value: Any) -> str:
-    """Return the type of a container and of the containers in it, such as "list of tuple".
-
-    A list of (name, tensor) tuples is a "list of pairs". A value that is not a container is a "tensor".
-    """
+    """Return the type of a container and of the containers in it, such as "list of tuple"."""
     if not isinstance(value, list | tuple | Mapping):
         return "tensor"
     kind, items = type(value).__name__, list(value.values() if isinstance(value, Mapping) else value)

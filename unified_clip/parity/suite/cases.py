@@ -18,17 +18,15 @@ from .public_calls import CALLS, Call
 from .schema import REAL, CaseOptions, CasesFile, CasesTable, SuiteError, no_such
 
 LONG = 100
-"""A case with more gradients than this is of the kind `long`, which a suite can leave out of a mode."""
+"""A case with more gradients than this number is of the kind `long`, which a suite can leave out of a mode."""
 
 DEFAULT_OPTIONS = CaseOptions()
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One call on one list of gradients, to run on every framework. A `[[cases]]` table describes one or more cases."""
-
     name: str
-    """The gradients' name and the call, such as "worked example: clip_by_norm(clip_norm=1.0)". It is unique."""
+    """The unique name of the gradients and the call, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
 
     gradients_name: str
     gradients: Sequence[Gradient]
@@ -46,20 +44,19 @@ class Case:
 
     @property
     def clipped_inputs(self) -> Sequence[Gradient]:
-        """The gradients that the call clips. Only a clip by unit has other tensors in `gradients`: the parameters."""
+        """The gradients that the call clips. In a clip by unit, the second half of `gradients` has the parameters."""
         return self.gradients[: len(self.gradients) // 2] if self.call.style == "units" else self.gradients
 
     @property
     def elements(self) -> int:
-        """The number of elements of all gradients together."""
         return sum(math.prod(gradient.shape) for gradient in self.gradients if gradient is not None)
 
     @property
     def rule(self) -> str | None:
-        """The clip in words, such as "total norm, threshold 1". Calls with the same rule are compared with each other.
+        """The clip in words, such as "total norm, threshold 1". None if other frameworks cannot clip in this way.
 
-        `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`, for example, have the same rule. None
-        if the call must raise, has a special form, or has an argument that other frameworks lack, such as `axes`.
+        Results with the same rule are compared, for example of `clip_grad_norm_(max_norm=1.0)` and
+        `clip_by_global_norm(clip_norm=1.0)`.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
@@ -76,16 +73,12 @@ class Case:
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_framework(self, framework: str) -> bool:
-        """Return whether a framework runs the case. Without `options.frameworks`, each framework runs it."""
         return not self.options.frameworks or framework in self.options.frameworks
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Return whether the case can run inside a compiled graph.
 
-        It cannot if it needs aliased memory, the value of a tensor, a warning, or an error about NaN. It also cannot if
-        it is of a kind in `left_out`.
-
-        left_out: Kinds of cases that do not run in the graph, as `Framework.left_out` lists them.
+        left_out: Kinds of cases that the suite leaves out of graphs.
         """
         call_form = self.call_form
         needs_value = self.options.raises or self.call.style in ("class", "class in place", "hook")
@@ -96,8 +89,7 @@ class Case:
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
         """Return whether several ranks can run the case.
 
-        They cannot run a case that has the argument `axes` or units, needs aliased memory, or is of a kind in
-        `left_out`.
+        left_out: Kinds of cases that the suite leaves out of the mode.
         """
         by_slice = "axes" in self.arguments or self.call.style == "units"
         return not (self._shares_memory or by_slice or self._is_any(left_out))
@@ -107,7 +99,6 @@ class Case:
         return self.call_form.expanded or self.call_form.overlapping
 
     def _is_any(self, kinds: Sequence[str]) -> bool:
-        """Return whether the case is of at least one of these kinds. `schema.CaseKind` lists the kinds."""
         kinds_of_case = {
             "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
             "in place": self.call.in_place,
@@ -124,9 +115,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
     """Return all cases of a suite, in the order of its files.
 
     tables: (path, content) of each file.
-    pythons: The path of each framework's Python interpreter, to read gradient files that need the framework.
-
-    SuiteError: a table or a case is invalid, or two lists of gradients or two cases have the same name.
+    pythons: The path of each framework's Python interpreter, for gradient files that need the framework.
     """
     lists: dict[str, dict[str, Gradient]] = {}
     for path, data in tables:
@@ -152,12 +141,10 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return the case of one call on these gradients.
+    """Return the case of one call.
 
-    name: The name of the list of gradients. The name of the case starts with it.
-    call: The arguments of the call. The key `call` has the name of the function.
-
-    SuiteError: the function or an argument is invalid, or does not fit the gradients.
+    name: The name of the list of gradients.
+    call: The arguments of the call, and the name of the function under the key `call`.
     """
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
@@ -168,13 +155,11 @@ def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, A
 def _cases(
     table: CasesTable, lists: Mapping[str, Mapping[str, Gradient]], place: str, directory: Path
 ) -> Iterator[Case]:
-    """Yield the cases of one table: each of its calls on each of its lists of gradients, in each of its dtypes.
+    """Yield the cases of one table.
 
     lists: All lists of gradients of the suite, by name.
     place: The file and the number of the table, for errors.
-    directory: The directory of the file, to which paths in `configs` are relative.
-
-    SuiteError: a call, a configuration, the name of a list or a dtype is invalid.
+    directory: The directory for relative paths in `configs`.
     """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
@@ -203,7 +188,7 @@ def _cases(
 
 
 def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
-    """Raise SuiteError, whose message begins with `problem`, if a gradient is not real or not of floats."""
+    """Raise SuiteError if a gradient has a complex or integer dtype. problem: The start of the message."""
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
             raise SuiteError(
@@ -213,11 +198,9 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call, as in `calls`, for each rule and threshold of a table. A rule that has no threshold gives one call.
+    """Yield the arguments of a call for each rule and threshold of a table.
 
     A rule with two bounds gets -threshold and threshold.
-
-    SuiteError: a rule needs an argument that is not a threshold.
     """
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
@@ -232,7 +215,7 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Split an entry of `calls` into (function, arguments). SuiteError: the function or an argument is invalid."""
+    """Split an entry of `calls` into (function name, arguments)."""
     arguments = dict(table)
     name = arguments.pop("call", None)
     if name is None:
@@ -269,10 +252,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value is a number of the type or types `kinds`.
-
-    Return False for a bool unless `kinds` is bool, and for an int that is too large for a float.
-    """
+    """Return whether a value has one of the types and fits into a float. Only the type bool includes booleans."""
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
@@ -282,13 +262,12 @@ def _is_number(value: Any, kinds: Any) -> bool:
 
 
 def _check(case: Case, place: str) -> None:
-    """Raise SuiteError if the exact arithmetic or the workers do not support a case."""
     if remedy := next((remedy for wrong, remedy in _unfit(case) if wrong), None):
         raise SuiteError(f"{place}, {case.call_name}: {remedy}")
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each rule about the keys of a case. `message` is the error for a broken rule."""
+    """Yield (is broken, message) for each rule about the keys of a case."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
     yield (
@@ -360,7 +339,7 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each rule about the numbers in a case's arguments, as `_unfit` does."""
+    """Yield (is broken, message) for each rule about the numbers in a case's arguments."""
     arguments = case.arguments
     thresholds = {key: arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments}
     for key, value in thresholds.items():

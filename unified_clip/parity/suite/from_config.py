@@ -19,18 +19,13 @@ NAMES = {
     ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
     ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
 }
-"""The public function and its argument for the threshold, by a configuration's rule and family."""
+"""(public function, name of its threshold argument), by (rule, family) of the configuration."""
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for each threshold of the configuration that `_thresholds` returns.
-
-    Each call is a dict, like an entry of `calls` in a suite. For rule = "none", yield one call that measures the norm.
-    For `min` and `max`, yield one call with both bounds.
+    """Yield a call for each threshold of a configuration.
 
     place: The file and the table of the suite, for errors.
-
-    SuiteError: the configuration is invalid, or no single public call clips like it.
     """
     try:
         config = ClipConfig.load(path)
@@ -52,11 +47,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
-    """Return the thresholds of a configuration that a suite tests.
-
-    For a ramp, return its start and its end. For a piecewise schedule, return every value once. Otherwise, return the
-    only threshold, or [] if there is none.
-    """
+    """Return the thresholds that a suite tests: both ends of a ramp, or all values of a piecewise schedule."""
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):
         return [threshold.start, threshold.end]
@@ -66,7 +57,7 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return why no single public call clips like this configuration, with a remedy. Return '' if one call does."""
+    """Return why no single public call clips like the configuration. Otherwise, return ''."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"
@@ -91,5 +82,5 @@ def _why_not_one_call(config: Settings) -> str:
 
 
 def _copy(change: str) -> str:
-    """Return the advice to change a copy of the file. A change of the file itself would change the training."""
+    """Return the advice to change a copy of the file, because a change of the file itself would change the training."""
     return f"Copy the file, {change} in the copy, and name the copy in `configs`"

@@ -1,8 +1,4 @@
-"""Make the list of gradients of a `[[gradients]]` table.
-
-The table has literal numbers, settings of random numbers, a file of tensors, or a Python function that returns tensors.
-`docs/parity.md` lists the keys.
-"""
+"""Make the list of gradients of a `[[gradients]]` table. `docs/parity.md` lists the keys."""
 
 from __future__ import annotations
 
@@ -24,13 +20,9 @@ from .schema import GradientsTable, SuiteError, TensorTable
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
     """Return the gradients of a `[[gradients]]` table by name.
 
-    If the table has `tensors`, their names are "gradient 0", "gradient 1" and so on.
-
-    suite: The directory to which paths in the table are relative.
+    suite: The directory for relative paths in the table.
     place: The file and number of the table, for errors.
     pythons: The path of each framework's Python interpreter, for files and functions that need a framework.
-
-    SuiteError: the file or function cannot be read, the suite lacks its framework, or a tensor is invalid.
     """
     try:
         if table.file is not None:
@@ -99,13 +91,11 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
 
 
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Return random numbers that are the same on every machine: they depend on Python's `random.Random(seed)` only.
+    """Return random numbers that are the same on every machine, because Python's `random.Random(seed)` defines them.
 
-    The key `random` is the seed. Complex dtypes get two numbers for each element.
-
-    P is the number of significant bits of the dtype, and [low, high] are the exponents of the table. For each element,
-    `getrandbits` draws m (P bits), e (16 bits) and s (1 bit). The element is
-    (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
+    The key `random` is the seed. Complex dtypes get two numbers for each element. `getrandbits` draws three integers
+    for each number: m with as many bits as the dtype's precision P, e with 16 bits, and s with 1 bit. The table's
+    exponents are [low, high]. The number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
     """
     low, high = table.exponents or (0, 0)
     bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision
@@ -120,7 +110,6 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:
-    """Convert a gradient to this dtype. Round each element once, to the nearest number. Return None for None."""
     if gradient is None:
         return None
     dense = gradient.values if isinstance(gradient, Sparse) else gradient

@@ -1,7 +1,4 @@
-"""Read a suite: a directory with `suite.toml`, whose keys `docs/parity.md` lists.
-
-Keep only some frameworks, modes or cases of the suite, for the options of `unified-clip parity`.
-"""
+"""Read a suite, and select its frameworks, modes and cases. `docs/parity.md` lists the keys of `suite.toml`."""
 
 from __future__ import annotations
 
@@ -27,25 +24,22 @@ from .schema import Framework, SuiteError
 FILE = "suite.toml"
 
 MOST_NEAR = 5
-"""The error about an unknown `--case NAME` lists at most this many similar names."""
+"""The largest number of similar names in the error about an unknown case."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: cases, frameworks, and the list of known differences."""
-
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
     known: Sequence[KnownDifference] | None = ()
-    """The known differences. None if the suite has no list: then differences of the frameworks' functions are reported,
-    but do not fail the run."""
+    """The known differences. None: the suite has no list, so differences of the frameworks' functions do not fail
+    the run.
+    """
 
     timeout: float = 120.0
     """The number of seconds to wait for the next result of a worker."""
 
     known_file: Path | None = None
-    """The file of `known`. None if the suite names none."""
-
     directory: str = ""
     """The path of the suite, as the user typed it."""
 
@@ -53,19 +47,19 @@ class Suite:
     """The directory of the suite's file."""
 
     without: Sequence[str] = ()
-    """Modes of the suite that this run leaves out."""
+    """The modes that `--without` leaves out."""
 
     notes: Sequence[str] = ()
-    """Lines for the end of the report, such as the name of a list of known differences that does not exist."""
+    """Lines for the end of the report."""
 
     saved: Sequence[str] = ()
-    """The names of the lists of gradients that are read from a file, or made by a function."""
+    """The names of the lists of gradients that come from a file or a function."""
 
     accepting: bool = False
-    """Whether the run has `--accept`. Then no line of the report advises this option."""
+    """Whether the run has `--accept`. The report then does not advise this option."""
 
     chosen_cases: bool = False
-    """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale."""
+    """Whether `--case` chose the cases. Then no known difference counts as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         """Return the arguments of `run_worker.command` after the name of the framework."""
@@ -74,14 +68,13 @@ class Suite:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file of the suite in a directory. If `path` ends in `.toml`, return `path` itself."""
     return path if path.suffix == ".toml" else path / FILE
 
 
 def add_known_list(file: Path) -> str:
-    """Return the advice for a suite whose file names no list of known differences: the key to add to the file.
+    """Return the advice to add a list of known differences to the suite's file.
 
-    Each suite file gets a list of its own, because `--accept` would drop the other suites' entries from a shared list.
+    Each suite file needs its own list, because `--accept` removes entries of other suites.
     """
     name = "known.toml" if file.name == FILE else f"{file.stem}-known.toml"
     return f"Add known = {json.dumps(name)} at the top of {file}"
@@ -90,11 +83,7 @@ def add_known_list(file: Path) -> str:
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: Whether the run has `--accept`. The option replaces entries of earlier versions of unified_clip, so the
-    list may have such entries.
-
-    SuiteError: the suite is invalid or has no cases, or a file that it names does not exist. The list of known
-        differences may be missing: then the suite has a note.
+    accepting: Whether entries from earlier versions with `size = inf` are allowed, because `--accept` replaces them.
     """
     file = file_of(path)
     directory = file.parent
@@ -151,12 +140,10 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
 
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
-    """Return a `[frameworks.NAME]` table with its default modes, title, interpreter and tolerance filled in.
+    """Return a `[frameworks.NAME]` table with its default values filled in.
 
-    file: The suite's file. The path `python` in the table is relative to the directory of this file.
-    tolerance: The suite's tolerance, for a table without one.
-
-    SuiteError: unified_clip has no adapter for this framework, or the framework lacks one of the modes.
+    file: The suite's file. The path `python` in the table is relative to the directory of the file.
+    tolerance: The tolerance for a table without a tolerance.
     """
     if name not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
@@ -179,10 +166,7 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with only these frameworks, and the cases that run on one of them, for `--frameworks`.
-
-    SuiteError: the suite lacks one of the frameworks, or no case runs on them.
-    """
+    """Return the suite with only these frameworks, and the cases that run on them, for `--frameworks`."""
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         known = ", ".join(suite.frameworks)
@@ -197,11 +181,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without these modes, for `--without`. A mode of one framework is written like `jax:device`.
-
-    SuiteError: no framework of the run has such a mode, a framework would have no mode left, or the run would leave out
-        all functions of the user.
-    """
+    """Return the suite without these modes, for `--without`. A mode of one framework is written like `jax:device`."""
     for mode in modes:
         _check_mode(suite, mode)
     frameworks = {
@@ -227,9 +207,8 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
 
 
 def _check_mode(suite: Suite, mode: str) -> None:
-    """Check a mode of `--without`, such as "device", or "jax:device" for a mode of one framework.
-
-    SuiteError: no framework of the run has this name, or this mode.
+    """Raise SuiteError if no framework of the run has the mode. A mode of one framework is written like
+    `jax:device`.
     """
     framework, colon, name = mode.rpartition(":")
     modes = {each: table.modes for each, table in suite.frameworks.items()}
@@ -248,9 +227,7 @@ def _check_mode(suite: Suite, mode: str) -> None:
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
     """Return the suite with only the cases of these names, for `--case`. In a name, `*` stands for any text.
 
-    whole: The suite with all its frameworks. `suite` may have only the frameworks of `--frameworks`, and their cases.
-
-    SuiteError: the suite has no case with one of the names, or only other frameworks run this case.
+    whole: The suite with all its frameworks, for the error about a case that other frameworks run.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     chosen: dict[str, Case] = {}

@@ -1,4 +1,4 @@
-"""Functions of the user in `[frameworks.NAME.functions]`, which take the place of the framework's own functions."""
+"""The functions of the user in `[frameworks.NAME.functions]`, which replace the framework's own functions."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .public_calls import CALLS
 from .schema import Framework, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
-"""The styles of calls that a function of the user can replace: functions, and no classes, hooks or adaptive rules."""
+"""The styles of calls that a function of the user can replace. Classes, hooks and adaptive rules cannot be replaced."""
 
 WITH_NORM = ("in place", "list")
-"""The styles of calls whose functions of the user may return gradients only, and no norm."""
+"""The styles of calls for which a function of the user does not have to return a norm."""
 
 MOST_NAMES = 10
-"""The error about a function that does not exist lists at most this many functions of the file."""
+"""The largest number of names in the error about a function that does not exist."""
 
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
 
 def split(text: str, root: Path) -> tuple[Path, str]:
-    """Return (absolute path of the file, name of the function) of FILE.py:FUNCTION in the directory `root`."""
+    """Return (absolute path of the file, name of the function) of FILE.py:FUNCTION."""
     path, _, name = text.rpartition(":")
     return (root / path).absolute(), name
 
 
 def lines_of(path: Path) -> dict[str, int]:
-    """Return {function: its line} for the functions that a Python file defines. {} if the file cannot be parsed."""
+    """Return the line of each function that a Python file defines. Return {} if the file cannot be parsed."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -41,10 +41,7 @@ def lines_of(path: Path) -> dict[str, int]:
 
 
 def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
-    """Check the functions of the user in the table of a framework. No file is imported.
-
-    SuiteError: an entry of `functions` or `returns` is invalid, or no case calls the function.
-    """
+    """Check the functions of the user in the table of a framework, without importing their files."""
     for public_name, text in framework.functions.items():
         place = f"{file}, frameworks.{name}.functions.{public_name}"
         if public_name not in CALLS:
@@ -83,12 +80,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
 
 
 def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
-    """Return the advice for a function that does not exist: the functions of its file, and the line to write.
-
-    If another file in the same directory defines the function, name this file.
-
-    text: FILE.py:FUNCTION of the suite.
-    """
+    """Return the advice for a function that does not exist. text: FILE.py:FUNCTION."""
 
     def line(file: str, name: str) -> str:
         return f'Write {public_name} = "{Path(text.rpartition(":")[0]).with_name(file).as_posix()}:{name}"'
@@ -106,18 +98,15 @@ def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
 
 
 def calls(case: Case, public_name: str, framework: str) -> bool:
-    """Return whether a case calls the function of the user that is listed under this name, on this framework."""
+    """Return whether a case calls the function of the user that is listed under the public name."""
     modes = case.options.modes
     return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
 
 
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
-    """Return whether a Python file may define a name. The worker reports a function that is missing after all.
+    """Return whether a Python file can define a name. The worker reports a function that is missing after all.
 
-    is_own_python: Whether the interpreter of this command runs the file. Another interpreter may accept a different
-    syntax.
-
-    SuiteError: the file cannot be read, or is not valid Python. For another interpreter, return True instead.
+    is_own_python: Whether the current interpreter runs the file. Another interpreter can accept another syntax.
     """
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))

@@ -11,15 +11,13 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call:
-    """A public function or class: its arguments, calling style and clip rule."""
-
     style: Literal[
         "in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "steps", "units"
     ]
-    """How to pass the gradients, and what comes back. `invoke.call_public_name` has a branch for each style."""
+    """How gradients are passed and returned. `invoke.call_public_name` has a branch for each style."""
 
     family: Literal["torch", "tensorflow", "paddle"]
-    """The framework whose clip rule the function follows. Only functions with the same rule are compared."""
+    """The framework whose clip rule the function follows."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
@@ -28,7 +26,7 @@ class Call:
     """The eps in the coefficient `threshold / (norm + eps)`."""
 
     by_total_norm: bool = True
-    """Whether the call clips by the total norm. If False, it clips per tensor."""
+    """Whether the call clips by the total norm. Otherwise, it clips per tensor."""
 
     by_value: bool = False
 
@@ -39,7 +37,6 @@ class Call:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the threshold comes from an adaptive rule. `adaptive_calls` has the arguments of such a call."""
         return self.style in ("steps", "units")
 
     @property
@@ -47,7 +44,6 @@ class Call:
         return self.style in ("in place", "class in place")
 
     def threshold(self, arguments: Arguments) -> float:
-        """Return the threshold argument of a call that clips by norm without an adaptive rule."""
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
@@ -56,9 +52,8 @@ class Call:
         return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
-        """Return the (lower, upper) bounds of a call that clips by value.
-
-        If the arguments have only an upper bound, the lower bound is minus the upper bound.
+        """Return the (lower, upper) bounds of a call that clips by value. The default lower bound is minus the upper
+        bound.
         """
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
@@ -97,8 +92,9 @@ CALLS = {
     ),
     "adaptive.clip_by_unit_norm": Call("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
-"""The public functions and classes, by their names in the key `call` of a suite. A case of `append_gradient_clip_ops`
-first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
+"""The public functions and classes, by their names in the key `call` of a suite.
 
-A case of the style `steps` clips in several steps, each with the state after the previous step. Its gradients are the
-gradients of all steps, in order. In the style `units`, the second half of the tensors are the parameters."""
+- `append_gradient_clip_ops`: the case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
+- style "steps": the gradients of all steps are in one list, in order. Each step uses the state of the previous step.
+- style "units": the second half of the tensors are the parameters.
+"""

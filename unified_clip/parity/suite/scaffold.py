@@ -19,11 +19,12 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""The package whose presence shows that a framework is installed, by framework."""
+"""The package that shows whether a framework is installed, by framework."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""The functions in the written suite: three functions with the rules of PyTorch, TensorFlow and Paddle, and a function
-that clips per tensor."""
+"""The functions in the written suite: the rules of PyTorch, TensorFlow and Paddle, and a function that clips per
+tensor.
+"""
 
 EXAMPLE = """\
 [[gradients]]
@@ -151,19 +152,16 @@ calls = [
 
 
 def chosen_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the gradient files that the user passed, each once. Without any, return those in this directory."""
+    """Return the gradient files that the user passed, or the gradient files in the current directory."""
     return list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
 
 
 def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -> Path:
-    """Write a suite for these gradient files. Return the path of the written file.
+    """Write a suite for these gradient files, and return its path.
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
-    chosen: The gradient files. If empty, write an example.
-    frameworks: The frameworks of the suite. If empty, the suite has all installed frameworks.
-
-    SuiteError: the suite exists already or cannot be written, a path is not UTF-8, or there is no such framework.
-    UnreadableError: a gradient file cannot be read.
+    chosen: The gradient files. Empty: write an example.
+    frameworks: The frameworks of the suite. Empty: all installed frameworks.
     """
     if unknown := [name for name in frameworks if name not in PACKAGES]:
         known = ", ".join(sorted(PACKAGES))
@@ -209,10 +207,9 @@ def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) ->
 
 
 def _below(norms: Sequence[float]) -> str:
-    """Return a threshold of about a third of the smallest norm, with coefficients that are far from all 16-bit numbers.
+    """Return a threshold of about a third of the smallest norm, with coefficients that are far from 16-bit numbers.
 
-    A coefficient such as 0.5 hides a function that rounds it to bfloat16 or float16. With several norms, as few
-    coefficients as possible are near 16-bit numbers.
+    A coefficient such as 0.5 would hide a function that rounds it to bfloat16 or float16.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))
@@ -227,9 +224,7 @@ def _is_short(coef: float) -> bool:
 def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
     """Return a comment with the total norm of each list of gradients.
 
-    If every norm is usable, the comment also has the position of the two thresholds: below and above all norms.
-
-    usable: The norms from which the thresholds are computed.
+    usable: The norms that define the thresholds.
     """
     values = enumeration([f"{norm:.4g}" for norm in norms])
     text, them = ("the total norm is", "it") if len(norms) == 1 else ("the total norms are", "all")
@@ -238,7 +233,6 @@ def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
 
 
 def _string(text: str) -> str:
-    """Return the text as a TOML string with the necessary escapes. SuiteError: the text is not UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(
             f"The path {text!r} is not UTF-8, so a suite cannot contain it. Rename the file or the directory"
@@ -252,7 +246,7 @@ def _norm(path: Path) -> float:
 
 
 def _framework(name: str, *, is_chosen: bool) -> str:
-    """Return the table of a framework. If it is not installed, return it as a comment, unless the user chose it."""
+    """Return the table of a framework, as a comment if it is neither installed nor chosen by the user."""
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     python = f'# python = "../{name}/bin/python"\n'

@@ -1,4 +1,4 @@
-"""Pydantic models of the TOML files of a suite: each key of a table is a field, and an unknown key is an error."""
+"""Pydantic models of the TOML files of a suite. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from ..modes import Mode, OnRequest
 from .call_form import CONTAINERS, CallForm
 
 DEFAULT_FILE = Path("parity", "suite.toml")
-"""The file of a suite if the user passes no `--suite`."""
 
 TOLERANCE = 1e-5
-"""A relative difference between a framework's function and the exact result counts as rounding up to this size. A suite
-can set its own `tolerance`."""
+"""The largest relative difference that counts as rounding, unless the suite sets its own `tolerance`."""
 
 
 class SuiteError(CodedError, code="UC301"):
@@ -33,10 +31,7 @@ class SuiteError(CodedError, code="UC301"):
 
 
 class Table(BaseModel):
-    """A table of a suite's TOML file. An unknown key is an error, and so is a value of a wrong type.
-
-    `config/documents/model_errors.py` writes the messages of these errors.
-    """
+    """A table of a suite's TOML file. `config/documents/model_errors.py` writes the messages of its errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -71,7 +66,7 @@ REAL = STORAGE.keys() - PARTS.keys() - {"int64"}
 RealDtype = Annotated[str, _one_of(*(name for name in STORAGE if name in REAL))]
 Exponent = Annotated[int, Field(ge=-2000, le=2000)]
 Number = float | int | Name | list[float | int | Name]
-"""An entry of `values`: a number, a hexadecimal float such as "0x1p-149", or [n, x] for n copies of the number x."""
+"""A number, a hexadecimal float such as "0x1p-149", or [n, x] for n copies of the number x."""
 
 
 class TensorTable(Table):
@@ -145,18 +140,16 @@ class GradientsTable(Table):
 
 
 class CaseOptions(Table):
-    """The keys of a `[[cases]]` table about each case: where the case runs, and the expected error or warning."""
+    """The keys of a `[[cases]]` table about each case."""
 
     frameworks: list[Name] = []
     modes: list[Mode] = []
-    """The frameworks and modes that run the case. An empty list means all of the suite."""
+    """The modes that run the case. An empty list means all modes of the suite."""
 
     raises: str = ""
-    """The class of the exception that the call must raise, or one of its bases. '': the call must not raise."""
+    """The class of the exception that the call must raise, or a base of the class. Empty: the call must not raise."""
 
     warns: bool = False
-    """Whether the call must emit a ClipWarning."""
-
     update: bool = False
     """Whether to also compare the parameters after an SGD step with the clipped gradients. float32 and float64 only."""
 
@@ -165,7 +158,7 @@ class CaseOptions(Table):
 
 
 class CallsTable(Table):
-    """The keys of a `[[cases]]` table that name calls, and the lists of gradients that each call clips."""
+    """The keys of a `[[cases]]` table that name calls and lists of gradients."""
 
     gradients: Annotated[
         list[Name], Field(min_length=1, examples=['gradients = ["NAME"] with the name of a [[gradients]] table'])
@@ -188,11 +181,7 @@ class CallsTable(Table):
 
 
 class CasesTable(CaseOptions, CallForm, CallsTable):
-    """A `[[cases]]` table of a suite. Its keys are the fields of this class and of its bases.
-
-    `CallsTable` has the calls and their gradients, `CallForm` the form in which a call passes gradients, and
-    `CaseOptions` the options that each case keeps.
-    """
+    """A `[[cases]]` table of a suite."""
 
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"
 
@@ -206,27 +195,30 @@ CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "ad
 
 
 class Framework(Table):
-    """A `[frameworks.NAME]` table: the interpreter, the modes and the tolerance of a framework."""
+    """A `[frameworks.NAME]` table of a suite."""
 
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
-    """The interpreter that starts the worker. In suite.toml: its path, or the path of a virtual environment, relative
-    to the suite's directory."""
+    """The interpreter that starts the worker, or its virtual environment. The path is relative to the suite's
+    directory.
+    """
 
     missing: Literal["allowed"] | None = None
     """With "allowed", a run does not fail if the framework, or the package of its functions, cannot be imported."""
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
-    """The kinds of cases that a mode does not run, by mode."""
+    """The kinds of cases that each mode leaves out."""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """Functions of the user that the mode `native` calls in place of the framework's own, by public name. Each value is
-    FILE.py:FUNCTION, relative to the suite's file."""
+    """FILE.py:FUNCTION of the user for each public name, relative to the suite's file."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """The functions of the user that return no norm, by public name. "gradients": the function gets gradients and
-    returns only clipped gradients. "nothing": it clips in place and returns None."""
+    """The form of the result for each public name whose function returns no norm.
+
+    - "gradients": the function returns only the clipped gradients
+    - "nothing": the function clips in place and returns None
+    """
 
     flushes: bool = False
     """Whether the framework's own arithmetic replaces subnormal numbers by 0."""
@@ -234,7 +226,6 @@ class Framework(Table):
     tolerance: Tolerance = TOLERANCE
 
     def leaves_out(self, mode: str) -> Sequence[CaseKind]:
-        """Return the kinds of cases that this mode does not run on the framework."""
         return next((kinds for each, kinds in self.left_out.items() if each == mode), ())
 
 
@@ -260,10 +251,7 @@ Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """Return the content of a TOML file of a suite, as an instance of this model.
-
-    SuiteError: the file does not exist or is invalid. The message has the first error: file, line, key and remedy.
-    """
+    """Return the content of a TOML file of a suite. Raise SuiteError with the first error."""
     if path.is_dir():
         raise SuiteError(f"{path} is a directory, not a TOML file. Correct the path or the pattern that names it")
     if not path.is_file():

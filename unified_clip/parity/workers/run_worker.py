@@ -198,7 +198,7 @@ class _WorkerFailures:
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
-        """Return the items with those of failed functions at the end of their mode."""
+        """Sort the items by mode, with the items of failed functions last in each mode."""
         modes = list(dict.fromkeys(item.mode for item in items.values()))
         numbers = sorted(items, key=lambda n: (modes.index(items[n].mode), self._counts[_function(items[n])] > 0, n))
         return {number: items[number] for number in numbers}
@@ -269,7 +269,7 @@ def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Store the versions from worker.json in `results`. Return None if the file does not exist yet."""
+    """Store the versions from worker.json in `results`, or return the failure that the file reports."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -284,9 +284,7 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
 
 
 def _read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running. They are several for a shared graph, and [] if
-    unknown.
-    """
+    """Return the numbers of the items that the worker was running. Return [] if the numbers are unknown."""
     with suppress(FileNotFoundError, ValueError):
         *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
         numbers: list[int] = json.loads(last)

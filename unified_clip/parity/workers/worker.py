@@ -121,7 +121,7 @@ def unknown_mode(function: str, mode: str) -> str:
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (package, version) for the installed packages, NumPy and Python.
 
-    Python's version has two numbers, because a third number does not change results.
+    Python's patch version is left out, because it does not change results.
     """
     yield "python", ".".join(platform.python_version_tuple()[:2])
     for package in dict.fromkeys([*packages, "numpy"]):
@@ -256,7 +256,7 @@ def batches(
     """Yield lists of work items that share a graph.
 
     is_alone: A function that returns whether an item must not share a graph.
-    is_wide: A function that returns whether an item has 64-bit numbers. They share no graph with other items.
+    is_wide: A function that returns whether an item has 64-bit numbers. A graph has only wide items or none.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
