@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .suggest import suggest_threshold as suggest_threshold
 
 _LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
-"""The module of each name that needs the extra `config`. `__all__` lacks these names, so that `from unified_clip import
+"""The modules of the names that need the extra `config`. `__all__` leaves these names out, so `from unified_clip import
 *` works without the extra.
 """
 
@@ -64,17 +64,16 @@ def __getattr__(name: str) -> Any:
 
 
 def native_available(in_graphs_of: str | None = None) -> bool:
-    """Return whether the compiled kernels are in use: in eager calls on a CPU, or in a framework's compiled graphs on a
-    CPU.
+    """Return whether clips on a CPU use the compiled kernels. By default, check eager clips.
 
-    Without compiled kernels, NumPy computes the same bits in eager calls, more slowly. In graphs without these kernels,
-    the framework's operations compute the result, and the last bit of a norm may differ. `docs/contract.md` lists the
-    graphs. Graphs of Paddle's `to_static` use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function
-    returns True.
+    Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs without
+    kernels use the framework's operations, and the last bit of a norm can differ. `docs/contract.md` lists these
+    graphs. Graphs of Paddle's `to_static` use the kernels only if UNIFIED_CLIP_GRAPH=kernels is set. For Paddle, this
+    function does not check the variable.
 
     Args:
-        in_graphs_of: The framework whose graphs to check: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy". The
-            call imports the framework. None: eager calls.
+        in_graphs_of: A framework, to check its compiled graphs: "torch", "tensorflow", "paddle", "jax", "mlx" or
+            "numpy". The call imports the framework.
 
     Raises:
         ValueError: There is no such framework.

@@ -1,18 +1,17 @@
-"""The base class of errors that a command prints. Each error has a code, which `unified-clip help CODE` explains."""
+"""The base class of the errors that commands print. `unified-clip help CODE` explains the code of an error."""
 
 from __future__ import annotations
 
 
 class CodedError(Exception):
-    """An error with a code. `_command/errors.toml` has the explanation of each code.
+    """An error with a code, such as UC401. `_command/errors.toml` explains each code.
 
-    A subclass declares the code of its errors: `class PortError(CodedError, code="UC401")`. `PortError(message,
-    "UC402")` makes an error with another code.
+    A subclass sets the default code of its errors: `class PortError(CodedError, code="UC401")`. A single error can have
+    another code: `PortError(message, "UC402")`.
     """
 
     code: str
     exit_status: int = 2
-    """The exit status of a command that ends with this error."""
 
     def __init_subclass__(cls, code: str = "", exit_status: int = 0) -> None:
         super().__init_subclass__()
@@ -26,4 +25,4 @@ class CodedError(Exception):
 
 
 class UsageError(CodedError, code="UC202"):
-    """A command line is wrong: for example, an option is unknown, or two options exclude each other."""
+    """The command line is wrong: for example, an option is unknown, or two options exclude each other."""

@@ -1,6 +1,6 @@
 """Register `entry.run` with compilers of Python code, such as `torch.compile`, when a program imports them.
 
-`entry.run` runs the body of every public function. A compiler with which it is registered can trace this body.
+`entry.run` runs the body of every public function. `torch.compile` can trace this body only after the registration.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
-"""By module of a compiler: the module of unified_clip whose function `register` registers `entry.run` with the
-compiler.
-"""
+"""The module of each compiler, with the module of unified_clip that registers `entry.run`."""
 
 
 class CompilerImport:
-    """An import hook that registers `entry.run` with a compiler after the import of the compiler's module.
+    """An import hook that registers `entry.run` with a compiler when the program imports the compiler.
 
-    unified_clip does not import the module itself: importing `torch._dynamo` takes about a second.
+    unified_clip does not import the compiler itself: importing `torch._dynamo` takes about a second.
     """
 
     def __init__(self, compiler: str) -> None:
@@ -48,7 +46,6 @@ class CompilerImport:
 
 
 def watch() -> None:
-    """Register `entry.run` with each compiler. If the compiler's module is not imported yet, wait for its import."""
     for compiler in COMPILERS:
         if compiler in sys.modules:
             _register(compiler)

@@ -1,4 +1,4 @@
-"""The files below a directory that `unified-clip port` and `unified-clip config check` read."""
+"""Find the files that `unified-clip port` and `unified-clip config check` read."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 INSTALLED = ("__pycache__", "node_modules", "site-packages")
-"""The names of directories whose files are not the project's own. Commands skip these directories."""
+"""The names of directories that do not contain the project's own files."""
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files with these suffixes below a directory, sorted by path. Broken links count as files.
+    """Return the files below a directory that have one of the suffixes, sorted by path.
 
-    Leave out hidden directories, virtual environments and installed packages. List a file with several links once.
+    Hidden directories, virtual environments and installed packages are skipped. Broken links count as files. A file
+    with several links is listed once.
 
-    suffixes: In lower case. They also match names in upper case.
-
-    OSError: a directory cannot be read.
+    suffixes: Suffixes in lower case. Files with upper-case suffixes match, too.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
@@ -33,14 +32,10 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read, instead of skipping it.
-
-    Ignore a directory that was removed.
-    """
-    if not isinstance(error, FileNotFoundError):
+    """Raise the error of a directory that cannot be read. By default, `os.walk` would skip the directory."""
+    if not isinstance(error, FileNotFoundError):  # a directory that was removed meanwhile is skipped
         raise error
 
 
 def is_installed(folder: Path) -> bool:
-    """Return whether a directory has a virtual environment, installed packages or compiled modules."""
     return folder.name in INSTALLED or (folder / "pyvenv.cfg").exists()

@@ -21,14 +21,13 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""The name of the backend for tensors of a type, by the package that defines the type or one of its base classes. To
-add a framework, add an entry."""
+"""Each package, with the name of the backend for the package's tensors. To add a framework, add an entry."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (backend of the first tensor in `argument`, the argument).
+    """Return the backend of the first tensor in `argument`, and the argument.
 
-    If the search for the tensor reads an iterator, the returned argument has a new iterator with the same items.
+    The search reads the iterators in the argument. The returned argument has new iterators over the same items.
 
     NumPy arrays are skipped, because every framework accepts them. Without other tensors, the backend is NumPy's.
     """
@@ -42,11 +41,11 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
 
 DISPATCHED = Resolver(resolve)
-"""The argument of functions that accept any framework, in place of a backend."""
+"""Functions that accept any framework get this resolver in place of a backend."""
 
 
 class _Peeked(Iterator[Any]):
-    """An iterator whose items are also in a list, so that code can look at them and still iterate over them."""
+    """An iterator that keeps its items in a list, so that code can read the items twice."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.items = list(source)
@@ -71,12 +70,7 @@ def _backend(name: str) -> Backend:
 
 
 def backend_named(name: str) -> Backend:
-    """Import a framework, and return its backend.
-
-    name: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy".
-
-    ValueError: there is no such framework. ModuleNotFoundError: the framework is not installed.
-    """
+    """Import a framework by its name, such as "torch", and return its backend."""
     names = sorted(set(ADAPTERS.values()))
     if name not in names:
         raise ValueError(f"there is no framework {name!r}. Use one of {', '.join(names)}")
@@ -84,7 +78,7 @@ def backend_named(name: str) -> Backend:
 
 
 def adapter_of(kind: type) -> str | None:
-    """Return the name of the backend for tensors of a type. Return None if it is not a type of tensors."""
+    """Return the name of the backend for a type of tensors. For other types, return None."""
     if kind not in _known:
         packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
@@ -92,9 +86,9 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor, or NumPy's backend for any other value.
+    """Return the backend of a tensor. For other values, return NumPy's backend.
 
-    `torch.compile` can trace a call if an earlier call had a tensor of the same type.
+    `torch.compile` can trace a call only if an earlier call had a tensor of the same type.
     """
     return _backend(adapter_of(type(tensor)) or "numpy")
 
@@ -103,7 +97,7 @@ containers.framework_of = adapter_of
 
 
 def _peeked(value: Any) -> Any:
-    """Return a value with each iterator in it replaced by a `_Peeked`. Without an iterator, return the value itself."""
+    """Replace each iterator in a container by a `_Peeked`. A container without iterators is returned unchanged."""
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
@@ -120,10 +114,7 @@ def _peeked(value: Any) -> Any:
 
 
 def _adapters_in(value: Any) -> Iterator[str]:
-    """Yield the name of the backend of each tensor in a container. Skip iterators. Do not read the tensors.
-
-    Yield "jax" for a pytree of a type that only JAX can read.
-    """
+    """Yield the name of the backend of each tensor in a container. Iterators are skipped."""
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter

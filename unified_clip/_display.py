@@ -1,7 +1,7 @@
-"""Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
+"""Make text from files safe to print, such as names of tensors, paths and messages of workers.
 
-Such text may contain escape sequences of the terminal, log commands of a CI system, and invisible characters. Each
-command calls `safe` once, on all its output. `counted` and `enumeration` put numbers and lists into a sentence.
+Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters. Each
+command calls `safe` once, on all its output.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ UNSAFE = re.compile(
 )
 
 LOG_COMMAND = re.compile(r"\A\s*:(?=:)|##(?=\w*\[)")
-"""Matches the beginning of a log command of GitHub, such as ::error:: or ##[error], or of Azure, such as ##vso[."""
+"""Matches the start of a log command. Examples are `::error::` and `##[error]` of GitHub, and `##vso[` of Azure."""
 
 LAYOUT = "\n\t"
-"""The control characters that source code keeps: line breaks and tabs."""
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
     r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
 
-    In dicts, lists and tuples, each text is escaped. A tuple becomes a list. Other values stay unchanged.
+    Texts in dicts, lists and tuples are escaped, too. Tuples become lists. Other values are returned unchanged.
 
-    keep: Control characters that stay unchanged, such as line breaks. With '', the beginnings of log commands are
-    escaped, too.
-    code: Keys of dicts whose values are source code. Line breaks and tabs in these values stay unchanged.
+    keep: Control characters that stay unchanged, such as line breaks. By default, the starts of log commands are also
+    escaped.
+    code: Keys of dicts whose values are source code. In source code, line breaks and tabs stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))
@@ -56,9 +55,9 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
 
 
 def annotation(level: str, message: str, **properties: object) -> str:
-    r"""Return an annotation for the log of GitHub Actions, which shows it at a pull request.
+    r"""Return a log line that GitHub Actions shows as an annotation of a pull request.
 
-    level: error, warning or notice.
+    level: "error", "warning" or "notice".
     properties: The `file`, `line`, `col` and `title` of the annotation.
 
     Example:
@@ -78,34 +77,31 @@ def _in_property(text: str) -> str:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return text for rich, escaped by `safe`. rich prints it without interpreting markup or emoji codes."""
+    """Return escaped text for rich. rich prints the text without interpreting markup or emoji codes."""
     from rich.text import Text
 
     return Text(safe(text), style)
 
 
 def complain(message: str) -> None:
-    """Print a message on standard error, without an error code."""
     _print(f"unified-clip: {safe(message)}")
 
 
 def print_error(message: str, code: str) -> None:
-    """Print an error with its code on standard error. On a terminal, also print the command that explains the code."""
     _print(f"unified-clip: {paint(f'error {code}:', BOLD_RED)} {safe(message)}")
     if sys.stderr is not None and sys.stderr.isatty():
         _print(paint(f"Explanation: unified-clip help {code}", DIM))
 
 
 def _print(text: str) -> None:
-    """Print a line on standard error. Do nothing if standard error is closed, as by `2>&-`."""
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # None if the shell closed it, as with `2>&-`
         print(text, file=sys.stderr)
 
 
 def flush_or_discard() -> None:
-    """Flush stdout and stderr. Redirect a stream that cannot be written to the null device.
+    """Flush stdout and stderr. Discard the output if it cannot be written.
 
-    Python flushes both streams when it exits, and would exit with status 120 if a flush failed.
+    Python itself flushes both streams at its exit. If that flush failed, the exit status would be 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -117,16 +113,15 @@ def flush_or_discard() -> None:
 
 
 BOLD, BOLD_RED, DIM = "1", "1;31", "2"
-"""Styles of `paint`: parameters of the terminal's escape sequence."""
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """Return text in a style if the stream is a terminal with colours. Else return the text unchanged.
+    """Return the text in a style if the stream is a terminal with colours. Otherwise, return the text unchanged.
 
     The environment variables NO_COLOR, FORCE_COLOR and TERM have the same effect as in rich.
 
-    style: Parameters of the terminal's escape sequence, such as BOLD.
-    stream: The stream to which the text is written. None stands for standard error.
+    style: A parameter of the terminal's escape sequence, such as BOLD.
+    stream: The stream to which the text is written. The default is standard error.
     """
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 
@@ -140,7 +135,7 @@ def has_colours(stream: TextIO | None) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type and the text of an exception, such as "ValueError: no data". Without a text, return the type."""
+    """Return the type and the message of an exception, such as "ValueError: no data"."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""The command that installs an extra of this package, for error messages. docs/install.md is the page for readers."""
+"""Build the command that installs an extra of this package, for error messages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 PACKAGE_PARENT = Path(__file__).parents[1]
 CLONE = "path/to/unified_clip"
-"""The placeholder for the path of a clone."""
 
 
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    The command names the clone, repository or archive from which the package was installed (`direct_url.json`, PEP
-    610). If this source is unknown or no longer exists, the command has a placeholder, and a note in parentheses
-    explains it.
+    The command has the clone, repository or archive from which the package was installed, as in `direct_url.json` (PEP
+    610). If the source is unknown or was removed, the command has a placeholder and a note in parentheses.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
@@ -52,9 +50,9 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return the address from which pip installed the package: a repository with a commit, or an archive.
+    """Return the address of a repository with a commit, or of an archive.
 
-    source: A PEP 610 record, the content of `direct_url.json`.
+    source: The content of `direct_url.json` (PEP 610).
     """
     address = str(source["url"])
     if version_control := source.get("vcs_info"):

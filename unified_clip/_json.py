@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return a value with each NaN and infinity as the string "nan", "inf" or "-inf", also inside dicts and lists."""
+    """Replace each NaN and infinity by the string "nan", "inf" or "-inf", also inside dicts and lists."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """Limits for reading files from untrusted sources: memory, seconds, nesting and entries.
 
-A small file can make a reader take terabytes or hours. Ordinary files stay below these limits. Environment variables
-change the limits: see `docs/gradient_files.md`.
+Without limits, a small file could take terabytes of memory or hours of time. Environment variables change the limits:
+see `docs/gradient_files.md`.
 """
 
 from __future__ import annotations
@@ -22,25 +22,22 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""A file may expand to this many times its own size, or to DEFAULT_BYTES if that is more."""
+"""A file can expand to DEFAULT_RATIO times its own size, or to DEFAULT_BYTES if that is more."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100
 DEFAULT_ENTRIES = 1_000_000
 
 LONGEST_NAME = 10_000
-"""The name of a tensor has at most this many characters."""
 
 MOST_AXES = 32
-"""A tensor has at most this many axes, which every version of NumPy supports."""
+"""Every version of NumPy supports this number of axes."""
 
 MOST_ELEMENTS = 2**59
-"""A tensor has fewer elements than this, not counting axes of length 0. At 16 bytes per element, that is below 2**63
-bytes.
-"""
+"""Axes of length 0 are not counted. With 16 bytes per element, tensors below this limit have fewer than 2**63 bytes."""
 
 LONGEST_HEADER = 20_000
-"""The header of a `.npy` array has at most this many bytes. NumPy rejects headers of more than 10,000 characters."""
+"""NumPy rejects `.npy` headers of more than 10,000 characters."""
 
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -48,14 +45,11 @@ Number = TypeVar("Number", int, float)
 
 
 class LimitError(CodedError, ValueError, code="UC702"):
-    """A file exceeds a limit, or an environment variable that sets a limit has an invalid value."""
+    """A file exceeds a limit, or the environment variable of a limit has an invalid value."""
 
 
 def read_size(text: str) -> int:
-    """Return the number of bytes in a text such as `8 GiB` or `512MiB`.
-
-    ValueError: the text is not a number and a unit from UNITS, or is 2**63 bytes or more.
-    """
+    """Return the number of bytes in a text such as `8 GiB` or `512MiB`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(match[1]) * UNITS.get(match[2], 0) if match else 0.0
     if not 1 <= number < 2**63:
@@ -66,24 +60,18 @@ def read_size(text: str) -> int:
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as text that `read_size` can read, such as "8 GiB"."""
+    """Return a number of bytes as text, such as "8 GiB"."""
     unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
     return f"{count / UNITS[unit]:.4g} {unit}"
 
 
 def seconds() -> float:
-    """Return the number of seconds that the conversion of one file may take.
-
-    LimitError: the environment variable UNIFIED_CLIP_MAX_SECONDS is not a number above 0.
-    """
+    """Return the maximum number of seconds for the conversion of one file."""
     return _setting(MAX_SECONDS, _positive, DEFAULT_SECONDS)
 
 
 def check_expanded(count: int, file_size: int) -> None:
-    """Check that tensors of `count` bytes are not too large for a file of `file_size` bytes.
-
-    LimitError: the tensors are too large, or the environment variable UNIFIED_CLIP_MAX_BYTES is not a size.
-    """
+    """Raise LimitError if tensors of `count` bytes are too large for a file of `file_size` bytes."""
     most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
     if count > most:
         unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
@@ -96,10 +84,7 @@ def check_expanded(count: int, file_size: int) -> None:
 
 
 def check_shape(name: str, shape: Sequence[object]) -> None:
-    """Check that a shape is one that a tensor can have.
-
-    LimitError: a length is negative or not a whole number, or there are too many axes or elements.
-    """
+    """Raise LimitError if a tensor cannot have this shape."""
     if len(shape) > MOST_AXES:
         raise LimitError(f"{name!r} has {len(shape)} axes. Reshape it to at most {MOST_AXES} axes")
     lengths = [length for length in shape if type(length) is int and length >= 0]
@@ -110,10 +95,6 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
 
 
 def check_name(name: str) -> None:
-    """Check that the name of a tensor is not too long.
-
-    LimitError: the name is too long.
-    """
     if len(name) > LONGEST_NAME:
         raise LimitError(
             f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give the tensor a shorter name"
@@ -121,11 +102,8 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Return the bytes of a `.npy` array up to the end of its header. Read no more of the file.
-
-    NumPy would read a header of up to 4 GiB before it checks the length.
-
-    LimitError: the header is longer than LONGEST_HEADER.
+    """Read a `.npy` file up to the end of its header. NumPy would read a header of up to 4 GiB before it checks the
+    length.
     """
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
@@ -136,24 +114,16 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Checks limits while nested data is read. A small file could refer to the same list many times."""
+    """Counts entries while nested data is read. The size of a file is no limit, because a list can contain itself."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Compute the limits for a file of `file_size` bytes. Without repeated entries, a file has at most one entry
-        per byte.
-
-        LimitError: an environment variable for a limit is not a whole number of 1 or more.
-        """
+        """Without repeated entries, a file has at most one entry per byte."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size
         self._entries = self._name_characters = 0
 
     def enter(self, name: str, depth: int) -> None:
-        """Count an entry with this name, nested `depth` deep.
-
-        LimitError: the entry is nested too deep, its name is too long, or there are too many entries.
-        """
         self._entries += 1
         if depth > self._depth_limit:
             raise LimitError(
@@ -168,10 +138,6 @@ class Tree:
         check_name(name)
 
     def name(self, name: str) -> None:
-        """Count the characters of a tensor's name.
-
-        LimitError: the names so far have too many characters together.
-        """
         self._name_characters += len(name)
         if self._name_characters > self._name_limit:
             raise LimitError(

@@ -9,15 +9,12 @@ from ._coded_error import UsageError
 
 
 def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> None:
-    """Check that the user passed no options of a mode that is not active.
+    """Raise UsageError if the user passed an option of a mode that is not active.
 
     Args:
-        options: The parsed options. An option that applies to one mode must have the default None or False.
-        modes: The names of the options that apply to one mode only, by mode as the user types it.
-        active: The active mode, or '' if none is active.
-
-    Raises:
-        UsageError: The user passed such an option.
+        options: The parsed options. The default of an option that applies to one mode must be None or False.
+        modes: Each mode as the user types it, with the names of the mode's own options.
+        active: The active mode, or '' if no mode is active.
     """
     errors = []
     for mode, names in modes.items():
@@ -30,5 +27,4 @@ def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]],
 
 
 def is_passed(value: object) -> bool:
-    """Return whether the user passed an option whose default is None or False."""
     return value is not None and value is not False

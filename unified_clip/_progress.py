@@ -1,4 +1,4 @@
-"""Show the progress of long work on standard error, if that is a terminal."""
+"""Show the progress of long work if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that moves a progress bar. Its arguments are the name of the bar, and the number to add to its progress.
-"""
+"""A function that moves a progress bar. Its arguments are the name of the bar, and the number to add."""
 
 
 def unseen(name: str, count: int) -> None:
-    """Do nothing. Pass this function as `Advance` if no progress bar is shown."""
+    """Do nothing. Pass this function as `Advance` if there is no progress bar."""
 
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a text while the `with` block runs, if standard error is a terminal. Use this for work of unknown length."""
+    """Show a text while the `with` block runs. Use this for work of unknown length."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -31,7 +30,7 @@ def busy(text: str) -> Iterator[None]:
 def progress(totals: Mapping[str, int]) -> Iterator[Advance]:
     """Show progress bars while the `with` block runs, and yield the function that moves them.
 
-    totals: The number at which each bar is complete, by name of the bar.
+    totals: The number at which a bar is complete, by the name of the bar.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,4 +1,4 @@
-"""The base class for models of reports. Commands write and read reports as JSON, and publish their JSON Schema."""
+"""The base class of report models. Commands write and read reports as JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ class ReportModel(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON data. Fields that have not been set are left out."""
+        """Return the JSON data, without the fields that were never set."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def json_schema(model: type[ReportModel], title: str) -> str:
-    """Return the JSON Schema (2020-12) of a report, as text."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
     schema |= {key: value for key, value in model.model_json_schema(mode="serialization").items() if key != "title"}
     return json.dumps(schema, indent=1) + "\n"

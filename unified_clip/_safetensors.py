@@ -1,4 +1,4 @@
-"""Write safetensors files. The library `safetensors` cannot write bfloat16 from NumPy, which has no such dtype."""
+"""Write safetensors files. The library `safetensors` cannot write bfloat16 tensors from NumPy arrays."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
-"""The code of each supported dtype in safetensors files."""
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors to a safetensors file. The same tensors always give the same bytes.
 
-    tensors: (name of the dtype, NumPy array) by name. The array of a bfloat16 tensor contains its bits as uint16.
+    tensors: (name of the dtype, NumPy array) by name. For bfloat16, the array has the bits as uint16.
     metadata: Texts by name, for the header of the file.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -33,11 +32,7 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors to a safetensors file. An interruption leaves no incomplete file.
-
-    tensors: (name of the dtype, NumPy array) by name. The array of a bfloat16 tensor contains its bits as uint16.
-    metadata: Texts by name, for the header of the file.
-    """
+    """Write a safetensors file as `write` does. An interruption leaves no incomplete file."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new, tensors, metadata)

@@ -1,4 +1,4 @@
-"""Temporary directories. If a process is killed before it removes its directory, the next process removes it."""
+"""Temporary directories. If a process is killed, the next process removes its directory."""
 
 from __future__ import annotations
 
@@ -20,23 +20,20 @@ except ImportError:  # on Windows
 PREFIX = "unified_clip_"
 
 LOCK = ".lock"
-"""A file in each directory. The process and its workers hold a lock on this file until they end."""
+"""The name of the file that locks a directory. A process and its workers hold the lock until they end."""
 
 
 class Scratch:
-    """A temporary directory, which `remove` or the end of a `with` block removes.
+    """A temporary directory. `remove` or the end of a `with` block removes the directory.
 
-    A process that SIGKILL ends leaves its directory behind. The directory is removed when the same user's next process
-    makes a temporary directory.
+    A process that SIGKILL ends leaves its directory behind. The next process of the same user removes that directory.
     """
 
     def __init__(self, purpose: str) -> None:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """The file descriptor of the lock. Workers inherit it, and hold the lock too. None: the system or the file
-        system has no locks.
-        """
+        """The file descriptor of the lock, which workers inherit. None if the file system has no locks."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,10 +49,7 @@ class Scratch:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove the scratch directories of this user in `directory` whose lock is not held by any process.
-
-    Directories without a lock stay. Do nothing on a system without locks.
-    """
+    """Remove this user's scratch directories that no process has locked. Directories without a lock stay."""
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(directory) as entries:
@@ -70,10 +64,7 @@ _remove_abandoned_once = cache(remove_abandoned)
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    """Remove a directory, unless a process holds its lock.
-
-    OSError: a process holds the lock, or the directory has no lock.
-    """
+    """Remove a directory. Raise OSError if a process holds the lock, or if the directory has no lock."""
     assert fcntl is not None
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -84,10 +75,7 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _create_lock(path: Path) -> int | None:
-    """Create the lock of a directory, hold it, and return its file descriptor.
-
-    The file gets its name LOCK last, so that no process sees it unlocked. Return None if the system has no locks.
-    """
+    """Create and hold the lock of a directory. Return its file descriptor, or None if the system has no locks."""
     if fcntl is None:
         return None
     descriptor, name = tempfile.mkstemp(dir=path)
@@ -96,5 +84,5 @@ def _create_lock(path: Path) -> int | None:
     except OSError:  # not on this file system
         os.close(descriptor)
         return None
-    Path(name).rename(path / LOCK)
+    Path(name).rename(path / LOCK)  # last, so that no process sees the file unlocked
     return descriptor

@@ -1,4 +1,4 @@
-"""Evaluate constants in Python source, without running it."""
+"""Evaluate constant expressions in Python source without running the source."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-"""The operators that `evaluate` computes, on numbers only."""
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""Powers with larger exponents, and whole numbers with more digits, count as unknown, to save time."""
+"""Larger powers and longer whole numbers are not computed, to save time."""
 
 Target = ast.Name | ast.Attribute
 
@@ -47,13 +46,13 @@ class UnknownValueError(Exception):
 
 
 def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
-    """Return the value of a constant, of arithmetic with numbers such as `1.0 / 4`, of a call of `float`, or of a name.
+    """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
 
     Args:
         node: The expression.
-        value_of: A function that returns the value of a name, or raises UnknownValueError. The evaluation does not call
-            it for the infinities of modules, such as `math.inf`.
-        full_name: A function that returns the full name of a dotted name, such as 'numpy.inf'. It returns '' if the
+        value_of: A function that returns the value of a name, or raises UnknownValueError. The function is not called
+            for infinities, such as `math.inf`.
+        full_name: A function that returns the full name of a dotted name, such as 'numpy.inf'. The result is '' if the
             name is not imported.
 
     Raises:
@@ -86,7 +85,6 @@ def is_number(value: Any) -> bool:
 
 
 def _computed(node: ast.BinOp, left: float, right: float) -> float:
-    """Return the result of an operator. UnknownValueError: there is no result, or it is too large."""
     if not (isinstance(node.op, ast.Pow) and abs(right) > MAX_EXPONENT):
         with contextlib.suppress(ArithmeticError):
             value = OPERATORS[type(node.op)](left, right)

@@ -1,4 +1,4 @@
-"""Print the versions of unified_clip and of the frameworks, for `unified-clip --version`. Imports no framework."""
+"""Collect the versions of unified_clip and of the frameworks, without importing a framework."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ PACKAGES = {
 
 
 def lines() -> Iterator[str]:
-    """Yield the lines that `unified-clip --version` prints."""
     yield f"unified_clip {unified_clip.__version__}"
     yield f"Python       {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield f"kernels      {'compiled' if KERNELS else 'none: NumPy computes, with the same bits'}"
@@ -31,7 +30,6 @@ def lines() -> Iterator[str]:
 
 
 def _version(framework: str) -> str:
-    """Return the version of a framework from its package's metadata."""
     spec = find_spec(framework)
     if spec is None or spec.origin is None:  # a directory of this name is not a package
         return "not installed"

@@ -1,6 +1,6 @@
 """Run worker processes, and report why they ended.
 
-Each framework runs in its own process: importing TensorFlow before Paddle in one process would crash it.
+Each framework runs in its own process, because a process that imports TensorFlow before Paddle would crash.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_
 """Environment variables that make workers use the CPU only. Calls use the host path only on a CPU."""
 
 STDERR_KEPT = 1 << 16
-"""The number of bytes to read from the end of a worker's stderr."""
+"""The number of bytes that are read from the end of a worker's stderr."""
 
 MEANINGS = {
     "SIGKILL": ": ended from outside, often by the kernel because memory ran out",
     "SIGILL": ": an instruction that this processor does not support",
     "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""The usual cause of each signal, to add at the end of a message. For other signals, messages name no cause."""
+"""The usual cause of each signal, for messages."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """Matches a call in faulthandler's report."""
@@ -46,33 +46,31 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
 LINE_CHARACTERS = 300
-"""Reports cut a line of stderr, or the message of an error, after this many characters."""
+"""The maximum length of a reported line."""
 
 REPORT_SECONDS = 1.0
-"""Seconds that a hung worker gets to report its calls."""
+"""A hung worker has this many seconds to report its calls."""
 
 POLL_SECONDS = 0.1
-"""Seconds between two polls while a worker runs."""
 
 PARENT_CHECK = 1.0
-"""Seconds between two checks of a worker that its parent still runs."""
+"""Seconds between two checks whether the parent of a worker still runs."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a worker: its exit status and its last output."""
+    """How a worker ended."""
 
     code: int | None
-    """The exit status, negative for a signal, or None after a timeout."""
+    """The exit status. For a signal, the status is negative. After a timeout, the status is None."""
 
     stderr: Sequence[str]
-    """The last lines of its stderr."""
+    """The last lines of the worker's stderr."""
 
     calls: str = ""
-    """After a timeout: the calls that the worker was in, if it reported them."""
+    """The calls that the worker reported after a timeout."""
 
     def __str__(self) -> str:
-        """Return the exit status and the last lines of stderr as text. After a timeout, return the calls."""
         if self.code is None:
             return self.calls or self.last_lines
         status = f"exit status {self.code}"
@@ -83,7 +81,7 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr as text, or faulthandler's report of a fatal error: the error and its calls."""
+        """The last lines of stderr. After a fatal error, the error and the calls from faulthandler's report."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
         if fatal and (calls := _calls_of_fatal_error(self.stderr[fatal[-1] :])):
@@ -92,17 +90,18 @@ class Exit:
 
 
 class Worker:
-    """A process that imports this package. The process starts at once, and the end of the `with` block ends it.
+    """A process that can import this package. The process starts at once, and ends with the `with` block.
 
-    The worker runs in a session of its own. So the processes that the worker started end with it.
+    The worker has a session of its own, so the processes that it started end with it.
 
     Args:
-        arguments: The command line, from the interpreter on.
-        scratch: A directory that the worker uses. No other process removes it before the worker ends. An interpreter
-            other than this one gets a copy of the package there.
-        stdout: The destination of the worker's standard output, as for `subprocess.Popen`. By default it is discarded.
+        arguments: The command line, which begins with the path of the interpreter.
+        scratch: A directory for the worker. If the worker uses another interpreter, the directory gets a copy of the
+            package.
+        stdout: The destination of the worker's standard output, as for `subprocess.Popen`. By default, the output is
+            discarded.
         environment: Variables to add to the environment.
-        sees_gpus: Whether frameworks may find GPUs. By default, frameworks run on the CPU.
+        sees_gpus: Whether frameworks can find GPUs. By default, frameworks run on the CPU.
 
     Raises:
         OSError: The interpreter cannot be started.
@@ -150,7 +149,7 @@ class Worker:
         """Wait until the worker ends, and end the processes that it started. Return how the worker ended.
 
         Args:
-            timeout: Seconds after which the worker is ended.
+            timeout: The number of seconds after which the worker is ended.
             poll: A function that is called every `POLL_SECONDS` seconds, and once after the end. If it returns True,
                 the timeout starts again.
         """
@@ -175,7 +174,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls that a hung worker is in, the innermost first. Return '' if the worker does not report them.
+        """Return the current calls of a hung worker, or '' if the worker does not report them.
 
         A signal asks the worker for its calls. The signal ends a worker that did not call `prepare`.
         """
@@ -201,10 +200,7 @@ class Worker:
 
 
 def _calls_of_fatal_error(report: Sequence[str]) -> str:
-    """Return the calls of the thread that crashed, or '' if faulthandler's report does not have them.
-
-    The report begins with the newest thread. The thread that crashed may come last.
-    """
+    """Return the calls of the crashed thread, which can be the last thread in faulthandler's report."""
     starts = [number for number, line in enumerate(report) if line.startswith("Current thread")]
     if not starts:
         return ""
@@ -213,43 +209,37 @@ def _calls_of_fatal_error(report: Sequence[str]) -> str:
 
 
 def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
-    """Return the innermost calls as text, or '' if there are none. frames: (file, line, function), innermost first."""
+    """Return the innermost calls as text.
+
+    frames: (file, line, function) of each call, the innermost call first.
+    """
     calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
     return f"it was in {', called by '.join(calls)}" if calls else ""
 
 
 def prepare() -> None:
-    """Prepare this worker: it reports its calls when `Worker.wait` times out, and exits with its parent."""
+    """Make this worker report its calls after a timeout, and exit when its parent ends."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Exit when the process `parent` has ended. Otherwise, nothing would end a worker that hangs."""
+    """Exit when the parent has ended. Otherwise, a hung worker would run forever."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow without its optional packages, which saves a third of the time.
-
-    The packages are JAX, for TensorFlow Lite, and Matplotlib and scikit-learn, for Keras' plots and wrappers. The
-    worker may import them afterwards.
-
-    ModuleNotFoundError: TensorFlow is not installed.
-    """
+    """Import TensorFlow without its optional packages, which saves a third of the time."""
     with hide_packages("jax", "matplotlib", "sklearn"):
         importlib.import_module("tensorflow")
 
 
 @contextmanager
 def hide_packages(*names: str) -> Iterator[None]:
-    """Make imports of these packages fail in this context, as if they were not installed.
-
-    A package that has been imported before is not hidden.
-    """
+    """Make imports of these packages fail, as if the packages were not installed. Imported packages stay available."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import raise
     try:
@@ -260,13 +250,13 @@ def hide_packages(*names: str) -> Iterator[None]:
 
 
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
-    """Return the directories of `PYTHONPATH`, and a directory from which a worker imports this copy of this package.
+    """Return the directories in which a worker searches for modules. One of them has this copy of this package.
 
-    The directory of this package comes last, so that packages installed there do not hide the user's packages. But it
-    comes first if `PYTHONPATH` leads to another copy of this package.
+    The directory of this package comes last, so that its other packages do not hide the user's packages. But it comes
+    first if `PYTHONPATH` has another copy of this package.
 
-    With `scratch`, another interpreter gets a copy of this package in a directory of its own, which comes first. That
-    interpreter must not find the other packages that are installed beside this package.
+    With `scratch`, another interpreter gets a copy of this package in a new directory. That interpreter must not find
+    the packages that are installed beside this package.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

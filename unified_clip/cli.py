@@ -45,7 +45,7 @@ INACCESSIBLE = {
     errno.EPERM: "Pass another path, or change the permissions",
     errno.ENAMETOOLONG: "Pass a path with shorter names",
 }
-"""The remedies for a path that a command cannot read or write, by error number."""
+"""The remedy for a path that a command cannot read or write, by error number."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -61,7 +61,7 @@ EXTRAS = {
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
     "config check": ("port", (*CLI, "libcst")),
 }
-"""The extra that each command needs, and the modules of that extra. Most modules have the name of their package."""
+"""The extra that each command needs, and the modules of the extra."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,14 +109,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written, and the reason is not a closed pipe."""
+    """Standard output cannot be written, for a reason other than a closed pipe."""
 
 
 def _flush() -> None:
-    """Flush standard output now, so that a failure becomes an error. Python itself would flush only at its exit.
-
-    OutputError: standard output cannot be written. BrokenPipeError: the reader of the output has ended.
-    """
+    """Flush standard output now, so that a failure becomes an error. Python would flush only at its exit."""
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()
@@ -128,16 +125,13 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Discard buffered output whose reader has ended, as in `... | head`. Return the exit status for this case."""
+    """Discard output whose reader has ended, as in `... | head`. Return the exit status."""
     flush_or_discard()
     return UNREAD
 
 
 def not_installed(command: str) -> str:
-    """Return an error that names the packages that a command lacks, and the command that installs them.
-
-    Return '' if all are installed.
-    """
+    """Return an error message if packages of a command's extra are missing. Otherwise, return ''."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (
@@ -177,17 +171,13 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """Read a report of `unified-clip port`, for `unified-clip parity --ported`.
-
-    The function is here because `parity` must not import `port`.
-    """
+    """Read a report of `unified-clip port`. This function is here because `parity` must not import `port`."""
     from .port.report import build
 
     return build.read(path)
 
 
 def _format_names() -> Iterable[str]:
-    """Return the names of the trainers' formats, for the completion of `--from` and `--to`."""
     from .config.formats import FORMATS
 
     return FORMATS

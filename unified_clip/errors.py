@@ -11,14 +11,14 @@ __all__ = [
 
 
 class ClipWarning(UserWarning):
-    """A warning about a call that is allowed, but probably a mistake, such as one that clips nothing.
+    """A warning about a call that is allowed but probably a mistake, such as a clip without gradients.
 
     The message has the remedy.
     """
 
 
 class NonFiniteNormError(RuntimeError):
-    """A norm is NaN or infinite, and the caller's settings make this an error. No gradient was changed.
+    """A norm is NaN or infinite, and the caller asked for an error in this case. No gradient was changed.
 
     The message names the gradients that are not finite. Catch the error and skip the optimizer's step, or find the
     cause.
@@ -40,7 +40,9 @@ class ConfigError(CodedError, ValueError, code="UC104"):
 
 
 class NotRepresentableError(ConfigError, code="UC107"):
-    """A trainer's own format does not support a configuration. The message has the setting and the remedy."""
+    """A trainer's own format does not support a setting of the configuration. The message has the setting and the
+    remedy.
+    """
 
 
 class NothingClippedError(RuntimeError):

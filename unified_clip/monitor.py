@@ -14,7 +14,7 @@ Log = Callable[[dict[str, float], int], object]
 
 
 class Clipped(Protocol):
-    """A `ClipConfig`, or what its method `clipper` or `attach_to` returns."""
+    """A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns."""
 
     @property
     def last(self) -> Any: ...
@@ -27,13 +27,13 @@ def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
     """Return the metrics of the last clip, by the names that trainers use.
 
     Args:
-        clip: A `ClipConfig`, or what its method `clipper` or `attach_to` returns, after a clip.
+        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns. Clip before the call.
         prefix: The prefix of each name, such as "train/".
 
     Returns:
         `grad_norm`: the total norm before clipping. `grad_norm_clipped`: the total norm after clipping. `clip_coef`:
         the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed a gradient, from 0 to 1.
-        Numbers that are unknown are left out. The function waits for the device.
+        Unknown numbers are left out. The function waits for the device.
 
     Raises:
         NothingClippedError: Nothing has been clipped yet.
@@ -53,12 +53,12 @@ def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
 
 
 class Monitor:
-    """Log the metrics of the last clip at every n-th call. Call it after each step.
+    """Log the metrics of the last clip at every n-th call. Call the monitor after each step.
 
     Args:
-        clip: A `ClipConfig`, or what its method `clipper` or `attach_to` returns.
-        log: A function with two arguments: a dict of numbers by name, and the step.
-        every: The number of calls per log. Only a call that logs waits for a device.
+        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
+        log: A function whose arguments are a dict of numbers by name, and the step.
+        every: The number of calls per log. Only the calls that log wait for the device.
         prefix: The prefix of each name, such as "train/".
 
     Raises:
@@ -87,7 +87,7 @@ class Monitor:
     def __call__(self, step: int | None = None) -> None:
         """Log at every n-th call. Before the first clip, log nothing.
 
-        step: The step to log. None: the number of earlier calls.
+        step: The step to log. The default is the number of earlier calls.
         """
         if self._calls % self._every == 0:
             with suppress(NothingClippedError):  # such as while gradients accumulate
@@ -99,7 +99,7 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
     """Return a `Monitor` that calls `add_scalar` of a `SummaryWriter` (torch.utils.tensorboard or tensorboardX).
 
     Args:
-        clip: A `ClipConfig`, or what its method `clipper` or `attach_to` returns.
+        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
         writer: The `SummaryWriter`.
         every: The number of calls per log.
         prefix: The prefix of each name.
@@ -133,7 +133,7 @@ def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/"
     """Return a `Monitor` that calls `log_metrics` of MLflow in the active run.
 
     Args:
-        clip: A `ClipConfig`, or what its method `clipper` or `attach_to` returns.
+        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
         module: The module `mlflow`.
         every: The number of calls per log.
         prefix: The prefix of each name.
@@ -159,7 +159,7 @@ def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") ->
     """Return a `Monitor` that calls `log` of a run of Weights & Biases.
 
     Args:
-        clip: A `ClipConfig`, or what its method `clipper` or `attach_to` returns.
+        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
         run: The run from `wandb.init()`.
         every: The number of calls per log.
         prefix: The prefix of each name.

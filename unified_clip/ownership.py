@@ -1,9 +1,9 @@
-"""Functions for the argument `ownership` of `clip_grad_norm_`. They decide which rank counts a gradient element.
+"""Functions for the argument `ownership` of `clip_grad_norm_`. They decide which rank counts a gradient in the norm.
 
-Use these functions if the gradients' placements do not determine that rank. Each function here returns a function of a
-parameter, or of a gradient if you pass gradients only. A clip calls the returned function for each parameter, to learn
-whether this rank counts the parameter's gradient in the norm. In the process group, exactly one rank has to count each
-element. To check this, pass `check_numel`.
+Use these functions if the placements of the gradients do not show which rank counts an element. Each function here
+returns a function of a parameter, or of a gradient if you pass gradients only. A clip calls the returned function for
+each parameter. The returned function decides whether this rank counts the parameter's gradient. In the process group,
+exactly one rank has to count each element. To check this rule, pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ Elsewhere = Iterable[Any] | Callable[[Any], bool]
 
 
 class _ElsewhereCounted:
-    """The parameters that an earlier pipeline stage counts."""
-
     def __init__(self, also_elsewhere: Elsewhere) -> None:
         is_model = hasattr(also_elsewhere, "named_parameters")  # a model can be called, too
         if is_model or hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
@@ -65,33 +63,30 @@ class _ElsewhereCounted:
 
 
 class _StagedOwnership:
-    """Ownership over pipeline stages, which may share parameters."""
-
     def __init__(self, also_elsewhere: Elsewhere) -> None:
         self._elsewhere = _ElsewhereCounted(also_elsewhere)
 
     def check_present(self, tensors: Iterable[Any]) -> None:
-        """Raise ValueError if a parameter in the list `also_elsewhere` is not among the tensors of a clip call."""
+        """Raise ValueError if the list `also_elsewhere` has a parameter that the clip call lacks."""
         self._elsewhere.check_present(tensors)
 
     def counts_elsewhere(self, parameter: Any) -> bool:
-        """Return whether an earlier pipeline stage counts this parameter."""
         return parameter in self._elsewhere
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank counts a parameter that is on a sub-mesh of a device mesh, or on no mesh.
 
-    Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts its own. Along
-    each remaining dimension that a parameter's own mesh lacks, the ranks have copies, and only the first rank counts
-    the parameter.
+    Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts its own
+    parameters. A parameter's own mesh can lack other dimensions of `root`. Along these dimensions, the ranks have
+    copies of the parameter, and only the first rank counts it.
 
     Args:
         root: The device mesh of all ranks that have the model. Its dimensions need names.
         distinct: The name of a dimension along which parameters differ, such as "pp" for pipeline stages, or a list of
             names.
-        also_elsewhere: Parameters of this rank that an earlier pipeline stage has too, such as a tied embedding. The
-            earlier stage counts them. Pass a function of a parameter that returns True or False, or a list. Make the
+        also_elsewhere: Parameters that this rank and an earlier pipeline stage have, such as a tied embedding. The
+            earlier stage counts them. Pass a list, or a function of a parameter that returns True or False. Make a
             list after `fully_shard`, which replaces parameters. Sum the gradients of the copies before you clip.
 
     Raises:
@@ -102,7 +97,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             of `also_elsewhere` is not in the call.
 
     Example:
-        With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`, whose last stage reuses the embedding::
+        A pipeline has two stages of FSDP2 modules, each on `mesh["dp"]`. The last stage reuses the embedding::
 
             mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "dp"))
             tied = [] if mesh.get_local_rank("pp") == 0 else [stage.head.weight]
@@ -148,7 +143,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
         """Return all ranks that have a copy of a local tensor, for `check_replicas`.
 
-        mesh: The ranks of the parameter's mesh. ranks: The ranks of this mesh that have the local tensor.
+        mesh: The ranks of the parameter's mesh.
+        ranks: The ranks of the parameter's mesh that have the local tensor.
         """
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
@@ -163,14 +159,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return Ranks(self.mesh_ranks.at(numbers))
 
     def _counts_on(self, ranks: npt.NDArray[Any]) -> bool:
-        """Return whether this rank counts a parameter that is on `ranks`."""
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
-        """Return the dimensions along which other ranks have copies of a parameter that is on `ranks`.
-
-        ValueError: a rank is not on the mesh, or the parameters are on only some ranks along a dimension.
-        """
+        """Return the dimensions along which other ranks have copies of a parameter that is on `ranks`."""
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, and the mesh has {sorted(self.mesh_ranks)}. Pass the "
@@ -186,15 +178,14 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 
     def _coordinates(self, ranks: Any) -> tuple[npt.NDArray[np.intp], ...]:
-        """Return the indices of ranks along each dimension of the mesh."""
         return np.unravel_index(self.mesh_ranks.places(ranks), self._shape)
 
 
 def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
     """Return a function that decides whether this rank counts a parameter of an FSDP1 model.
 
-    Every rank counts its shards. The ranks have copies of the parameters without shards: those of `NO_SHARD` modules,
-    of ignored modules and of modules outside FSDP1. The first rank of the model's process group counts these copies.
+    Every rank counts its shards. `NO_SHARD` modules, ignored modules and modules outside FSDP1 have no shards: every
+    rank has a copy of their parameters. Only the first rank of the model's process group counts these parameters.
 
     Call this function after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the
     clip. Do the same for `HYBRID_SHARD`.
@@ -202,15 +193,15 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group, if `parallelize_module` comes before FSDP1.
-            Parameters outside the plan of `parallelize_module`, such as those of a normalization layer, count on rank 0
-            only. As `process_group`, pass all data-parallel and tensor-parallel ranks that together hold one copy of
+            Only rank 0 counts parameters outside the plan of `parallelize_module`, such as those of a normalization
+            layer. As `process_group`, pass all data-parallel and tensor-parallel ranks that together hold one copy of
             the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
-        ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, and
-            `tensor_rank` is missing, or a flat parameter also contains parameters that are not tensor-parallel. During
-            a clip: a parameter is not in the model.
+        ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, but
+            `tensor_rank` is missing. A flat parameter contains tensor-parallel and other parameters. During a clip: a
+            parameter is not in the model.
 
     Example:
         On each rank, after `init_process_group`::
@@ -256,12 +247,11 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
 
 
 def _ranks_of(group: Any) -> set[int]:
-    """Return the ranks of a process group of PyTorch."""
     return set(sys.modules["torch.distributed"].get_process_group_ranks(group))
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Return the parameters of an FSDP1 handle, and whether this tensor-parallel rank counts them."""
+    """Yield each parameter of an FSDP1 handle, and whether this tensor-parallel rank counts the parameter."""
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):
@@ -284,7 +274,7 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
 
 
 def _is_tensor_shard(spec: Any) -> bool:
-    """Return whether tensor-parallel ranks have different elements of a parameter with this specification."""
+    """Return whether tensor-parallel ranks have different elements of a parameter."""
     return spec is not None and not all(placement.is_replicate() for placement in spec.placements)
 
 
@@ -295,18 +285,18 @@ def megatron_ownership(
     data_rank: int | None = None,
     expert_data_rank: int | None = None,
 ) -> Callable[[Any], bool]:
-    """Return a function that decides by Megatron's attributes whether this rank counts a plain parameter.
+    """Return a function that decides whether this rank counts a plain parameter. It uses Megatron's attributes.
 
-    Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. Each parameter without this attribute
-    has copies on all tensor-parallel ranks, and only rank 0 counts it. Experts (`allreduce` is False) follow the
+    Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. All tensor-parallel ranks have a copy of
+    a parameter without this attribute, and only rank 0 counts it. Experts (`allreduce` is False) follow the
     expert-parallel layout. No rank counts a `shared` parameter: it is the last pipeline stage's copy of the embedding.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
         expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. None: `tensor_rank`.
-        data_rank: The number of this rank in its data-parallel group, if the process group has several data-parallel
-            ranks with copies. Then only rank 0 counts parameters. None: there are no such copies, or the distributed
-            optimizer shards gradients over these ranks.
+        data_rank: The number of this rank in its data-parallel group. Pass the number if several data-parallel ranks
+            of the process group have copies of the gradients. Then only data-parallel rank 0 counts parameters. Leave
+            the number out if the distributed optimizer shards the gradients over the data-parallel ranks.
         expert_data_rank: The number of this rank in its expert-data-parallel group. If you pass `data_rank`, experts
             need this number.
 
@@ -339,12 +329,12 @@ def megatron_ownership(
 
 
 class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
-    """Decide whether this rank counts the plain parameters of its pipeline stage: the first data-parallel rank does.
+    """Decide whether this rank counts the plain parameters of its pipeline stage. Only data-parallel rank 0 does.
 
     Args:
         data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Rank 0 counts
             the parameters.
-        also_elsewhere: Parameters of this stage that an earlier stage has too, such as a tied embedding. The earlier
+        also_elsewhere: Parameters that this stage and an earlier stage have, such as a tied embedding. The earlier
             stage counts them. Pass a list, or a function of a parameter that returns True or False. Sum the gradients
             of the copies before you clip.
 

@@ -1,7 +1,6 @@
 """The pytest plugin: the fixtures `clip_parity` and `clip_suite`, and their options.
 
-pytest imports this module in every run if unified_clip is installed. So the module imports frameworks and NumPy only
-when a fixture is used.
+pytest imports this module in every run. So the fixtures import frameworks and NumPy only when a test uses them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_suite_passes`, for paths relative to pytest's root directory.
+    """Return `unified_clip.testing.assert_suite_passes`. The paths of suites are relative to pytest's root directory.
 
     The suite names its frameworks and interpreters, so the options of `clip_parity` do not apply.
     """
@@ -65,8 +64,6 @@ def _interpreters(config: pytest.Config) -> dict[str, Path]:
 
     Paths on the command line are relative to the directory in which pytest was started. Paths in the file are relative
     to pytest's root directory.
-
-    pytest.UsageError: an entry is not FRAMEWORK=PATH.
     """
     places = [
         (config.rootpath, config.getini("clip_interpreters")),

@@ -21,15 +21,14 @@ RULE_COLORS = ("#2c9c69", "#9a5fc4", "#c98a1b")
 NO_FILE = "{path}: no such file. Correct the path. To record a run, type: unified-clip record {file} -- python train.py"
 
 MIN_NORMS = 20
-"""A percentile needs at least this many norms to be useful."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The thresholds that an adaptive rule has for recorded norms."""
+    """The thresholds of an adaptive rule for recorded norms."""
 
     thresholds: Sequence[float]
-    """The threshold of each norm. inf if the rule does not limit the norm."""
+    """The threshold for each norm, or inf if the rule does not limit the norm."""
 
     clipped: float
     """The share of the norms above their thresholds, from 0 to 1."""
@@ -65,12 +64,12 @@ class Suggestion:
         )
 
     def replay(self, rule: Any) -> Replay:
-        """Return the thresholds that an adaptive rule has for these norms, and the share of the norms that it clips.
+        """Return the thresholds of an adaptive rule for these norms, and the share of the norms that the rule clips.
 
-        A training with this rule would have other norms from the first clip on, and so other thresholds.
+        In a training with this rule, the norms after the first clip would differ, and so would the thresholds.
 
         Args:
-            rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
+            rule: A rule for the total norm, such as `adaptive.ZClip()` or a rule of your own.
 
         Raises:
             TypeError: `rule` is not a rule for the total norm.
@@ -97,11 +96,12 @@ class Suggestion:
         return Replay(thresholds, clipped / len(self.norms))
 
     def plot(self, path: str | os.PathLike[str], rules: Mapping[str, Any] | None = None) -> None:
-        """Write a plot of the norms and the threshold. The suffix sets the format (.svg, .png, .pdf).
+        """Write a plot of the norms and the threshold. The suffix of the file sets the format: .svg, .png or .pdf.
 
         Args:
             path: The file.
-            rules: Adaptive rules by name. The plot also has the thresholds of each rule, and the share that it clips.
+            rules: Adaptive rules by name. The plot has the thresholds of each rule, and the share of the norms that
+                the rule clips.
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed. The message has the command that installs it.
@@ -147,14 +147,14 @@ class Suggestion:
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
     """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
-    Record a few hundred steps without clipping (a threshold of inf only measures), or with a threshold well above the
-    usual norms. If many of the recorded steps were clipped, the norms are not those of a training without clipping.
+    Record a few hundred steps without clipping, or with a threshold well above the usual norms. A threshold of inf
+    measures without clipping. If many recorded steps were clipped, a training without clipping has other norms.
 
     Args:
-        records: The path of a file from `unified_clip.record`, or an iterable of norms: numbers, or the `last` of each
-            clip.
+        records: The path of a file from `unified_clip.record`, or an iterable of norms. Each norm is a number, or the
+            attribute `last` of a clip.
         percentile: The percentage of steps to leave unchanged, above 0 and up to 100.
-        skip: The number of steps at the start to ignore, because their norms are often larger.
+        skip: The number of steps to ignore at the start of the run, where norms are often larger.
 
     Returns:
         A `Suggestion` with `threshold`, `clipped` (the share of norms above the threshold) and `plot(path)`.
@@ -195,7 +195,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
 
 
 def _above(norm: float) -> float:
-    """Round a norm upwards, to three significant digits."""
+    """Round a norm up to three significant digits."""
     if norm == 0:
         return 0.0
     near = float(f"{norm:.3g}")
@@ -221,12 +221,7 @@ def _norms(records: Any) -> Iterator[float]:
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """Yield the total norm of each step in a recording. Several norms of a step are combined into their 2-norm.
-
-    FileNotFoundError: there is no such file.
-    ValueError: the file is not a complete recording, or has no clip call with a total norm. OSError: the file cannot be
-    read.
-    """
+    """Yield the total norm of each step in a recorded file. Several norms of a step become their 2-norm."""
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}

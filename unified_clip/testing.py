@@ -25,13 +25,12 @@ from .cli import not_installed
 __all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]
 
 TIMEOUT = 120.0
-"""The number of seconds that a framework may take, from its start to its result."""
+"""A framework can take this many seconds from its start to its result."""
 
 MOST_RTOL = 0.1
-"""The largest `rtol`. With a larger `rtol`, gradients of a different order of magnitude could pass."""
+"""With a larger `rtol`, gradients of a different order of magnitude could pass."""
 
 PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator."
-"""The remedy in errors about containers without a gradient."""
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
@@ -42,13 +41,13 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
     Args:
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
             accept. None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64,
-            complex64 or complex128. Tensors match by name, or by position without names.
+            complex64 or complex128. Tensors are compared by name, or by position if they have no names.
         b: The container to compare with `a`.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
             of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
         rtol: The maximum difference of two elements relative to the largest element of the gradient in `b`. An element
-            passes if it is within max_ulp or within rtol. Parity suites use 1e-5. Where the terms of a sum nearly
-            cancel, a difference of many ULP may be small on this scale.
+            passes if it is within max_ulp or within rtol. Parity suites use 1e-5. If the terms of a sum nearly cancel,
+            a difference of many ULP can be within rtol.
 
     Raises:
         AssertionError: Names, dtypes, shapes or elements differ. The message names the tensors, the first element that
@@ -104,7 +103,7 @@ def assert_clip_parity(
     For a function of your own, use `assert_suite_passes`.
 
     Each framework runs in a process of its own, on the CPU. So this process imports no framework, and you can compare
-    frameworks that conflict in one process. Starting the processes takes most of the time.
+    frameworks that cannot run in one process. Starting the processes takes most of the time.
     The call runs as one case of `unified-clip parity`.
 
     Args:
@@ -116,7 +115,7 @@ def assert_clip_parity(
             frameworks.
         missing: What to do if a framework is not installed: "fail", or "skip" after the comparison of the installed
             frameworks.
-        interpreters: By framework, the path of the Python interpreter that has the framework and the extra `cli`.
+        interpreters: For each framework, the path of a Python interpreter that has the framework and the extra `cli`.
             Default: this interpreter.
         arguments: The arguments of the rule, such as thresholds, as numbers.
 
@@ -215,7 +214,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
 
 
 def _need_elements(gradients: Sequence[Any], subject: str) -> None:
-    """Raise ValueError if no gradient has an element, so that nothing would be compared.
+    """Raise ValueError if no gradient has an element, because nothing would be compared.
 
     subject: The start of the message, such as "grads has".
     """
@@ -251,10 +250,7 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the name of a clip rule as in the `cases` of a suite. For an alias, return the original name.
-
-    ValueError: the function does not belong to unified_clip.
-    """
+    """Return the name of a clip rule as in the `cases` of a suite. For an alias, return the original name."""
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None

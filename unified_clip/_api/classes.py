@@ -27,16 +27,13 @@ class FrameworkBinding:
     _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
-    """The name under which `unified_clip.record` records calls of an instance."""
+    """`unified_clip.record` records calls of an instance under this name."""
 
     def __init_subclass__(cls) -> None:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """Return (the backend for an argument, the argument).
-
-        If the search for the backend reads an iterator, the returned argument has a new iterator over the same items.
-        """
+        """Return (backend, argument). A new iterator replaces each iterator that the search for tensors has read."""
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
@@ -57,16 +54,16 @@ class GradientClip(FrameworkBinding):
         """Return (parameter, gradient) tuples with clipped gradients.
 
         Args:
-            params_grads: An iterable of (parameter, gradient) tuples, on TensorFlow in either order. A gradient may be
-                None. A tuple may have the parameter's name in place of the parameter.
+            params_grads: An iterable of (parameter, gradient) tuples. On TensorFlow, both orders are allowed. A
+                gradient can be None. A tuple can have the parameter's name in place of the parameter.
 
         Returns:
             The list of tuples, in the same order. Eager clips by norm on a CPU return an unchanged gradient as the same
             object.
 
         Raises:
-            TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or,
-                for GradientClipByValue, a complex one.
+            TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. Or
+                the clip is GradientClipByValue, and a gradient has a complex dtype.
             ValueError: Ranks own the gradients together, but the norm over the ranks cannot be computed.
         """
         return entry.run(GradientClip._call, self, params_grads)
@@ -86,14 +83,16 @@ class GradientClip(FrameworkBinding):
 
         Args:
             parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the
-                gradients: on TensorFlow and JAX a list or a dict, in which the clipped tensors replace the gradients.
+                gradients. On TensorFlow and JAX, pass a list or a dict: the clipped tensors replace the gradients in
+                it.
 
         Returns:
             The total norm before clipping from GradientClipByGlobalNorm, otherwise None.
 
         Raises:
-            TypeError: A gradient has an integer or boolean dtype, or, for GradientClipByValue, a complex one. An entry
-                of `parameters` is not a tensor. On TensorFlow and JAX: `parameters` is not a list or a dict.
+            TypeError: A gradient has an integer or boolean dtype. Or the clip is GradientClipByValue, and a gradient
+                has a complex dtype. An entry of `parameters` is not a tensor. On TensorFlow and JAX: `parameters` is
+                not a list or a dict.
             ValueError: Memory overlaps, or cannot be written. Ranks own the gradients together, but the norm over the
                 ranks cannot be computed.
         """
@@ -120,12 +119,13 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that a call measures over ranks: "total", or "each" for one per tensor. None for a clip by value."""
+    """The norms that a call measures over ranks: "total", or "each" for one norm per tensor. None for a clip by value.
+    """
 
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass. Return (the gradients, their writer).
+        """Collect the gradients of (parameter, gradient) tuples in one pass.
 
         Return None if the tuples have to be checked one by one.
         """
@@ -142,20 +142,20 @@ class GradientClip(FrameworkBinding):
         )
 
     def _takes(self, parameter: Any) -> bool:
-        """Return whether the gradient of a parameter is part of the norm, and clipped."""
+        """Return whether the gradient of a parameter is clipped and counts in the norm."""
         return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients. Return the total norm, or None if the clip has none. The caller writes the results."""
+        """Clip the gradients, and return the total norm if there is one. The caller writes the results."""
 
     def _group(self) -> object:
-        """Return the key of this clip's group. `append_gradient_clip_ops` clips the parameters of a group together."""
+        """Return the key of a group. `append_gradient_clip_ops` clips all parameters with the same key together."""
         return id(self)
 
 
 class GradientClipByValue(GradientClip):
-    """The clip by value: clip every element to [min, max]."""
+    """Clip every element to [min, max]."""
 
     _needs_order = True
 
@@ -171,7 +171,7 @@ class GradientClipByValue(GradientClip):
 
 
 class GradientClipByNorm(GradientClip):
-    """The clip by norm: clip every gradient by its own norm."""
+    """Clip every gradient by its own norm."""
 
     _measures = "each"
 
@@ -188,7 +188,7 @@ class GradientClipByNorm(GradientClip):
 
 
 class GradientClipByGlobalNorm(GradientClip):
-    """The clip by global norm: clip all gradients by their total norm."""
+    """Clip all gradients by their total norm."""
 
     _measures = "total"
 
@@ -253,13 +253,11 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Return (parameter, gradient) tuples in which each gradient is clipped by the clip of its parameter.
+    """Clip each gradient by the clip of its parameter.
 
     Parameters whose clips are in the same group share a total norm. An error changes no gradient.
 
-    clip_of: A function that returns the clip of a parameter, or None to leave the gradient unchanged.
-
-    TypeError: an entry is not such a tuple, or a gradient cannot be clipped.
+    clip_of: A function that returns the clip of a parameter, or None if the gradient stays unchanged.
     """
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}

@@ -14,15 +14,15 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (the backend of an argument's tensors, the argument).
+"""A function that returns (backend of an argument, argument).
 
-If the search for the backend reads an iterator, the returned argument has a new iterator over the same items.
+A new iterator replaces each iterator that the function has read.
 """
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Takes the place of a backend in functions for any framework: `resolve` finds the backend of an argument."""
+    """Finds the backend of an argument. Functions for any framework get a resolver in place of a backend."""
 
     resolve: Resolve
 
@@ -227,11 +227,9 @@ def global_norm(
 def _declared(
     backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
 ) -> DistributedSpec:
-    """Return the declaration of a call. If an argument is invalid, the ranks that share the gradients raise, too.
+    """Return the declaration of a call. If an argument is invalid, all ranks that share the gradients raise an error.
 
     arguments: (process_group, ownership, check_numel, check_replicas).
-
-    TypeError or ValueError: an argument is invalid.
     """
     try:
         return declared(*arguments)

@@ -1,4 +1,4 @@
-"""Clip groups of gradients, each by its own rule, for `ClipConfig`. `_core/rule.py` has the formulas."""
+"""Clip groups of gradients by different rules, for `ClipConfig`. `_core/rule.py` has the formulas."""
 
 from __future__ import annotations
 
@@ -26,32 +26,28 @@ IN_GRAPHS = {
     "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or clip by attach_to() "
     "(Keras) or as_optax() (JAX), which skip steps",
 }
-"""The end of the error message for each value of `nonfinite` that compiled graphs do not support."""
+"""The end of an error message, by the value of `nonfinite` that compiled graphs do not support."""
 
 
 class Outcome(NamedTuple):
-    """The result of `clip`."""
-
     path: Path
-    """The host or device path over all gradients."""
-
     n: Scalar
     norm: Tensor
-    """The total norm as a 0-d tensor, which public functions return."""
+    """The total norm as a 0-d tensor."""
 
     norms: list[list[Norm]]
-    """For each group, its norms: one over the group, or one per tensor. Empty for a group that is clipped by value."""
+    """For each group, one norm over the group, or one norm per tensor. A group that is clipped by value has none."""
 
     max_abs: list[Scalar | None]
-    """For each group, its largest magnitude if it is clipped by value, else None."""
+    """For each group that is clipped by value, the largest magnitude. For other groups, None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """(number of NaN, number of inf), or None without a count. The host path counts if the total norm is not finite.
-    The device path counts with `details`.
+    """The numbers of NaN and of infinite elements, or None without a count. The host path counts them if the total norm
+    is not finite. The device path counts them with `details`.
     """
 
     per_tensor: list[Norm]
-    """The norm of each gradient, or [] without `details`."""
+    """The norm of each gradient. Without `details`, the list is empty."""
 
     skipped: bool
 
@@ -66,14 +62,12 @@ def clip(
     patterns: object = None,
     step: int | None = None,
 ) -> Outcome:
-    """Clip each group by its rule, and return the outcome. The groups cover all gradients, in order.
+    """Clip each group by its rule. The groups cover all gradients, in order.
 
-    groups: (indices of the gradients, rule) of each group. inputs: Tensors that thresholds depend on.
+    groups: (indices of the gradients, rule) of each group.
+    inputs: The tensors on which thresholds depend.
     details: Whether to measure the norm of each gradient, too.
     patterns, step: The configuration's patterns and step, which must be equal on every rank.
-
-    NonFiniteNormError: a norm is not finite, and `nonfinite` is "raise". TypeError: `nonfinite` is "raise" or "skip" in
-    a compiled graph. ValueError: the norm over several ranks cannot be computed.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
@@ -114,7 +108,7 @@ def clip(
 
 
 def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
-    """Raise TypeError for complex gradients that would be clipped by value: complex numbers have no order."""
+    """Raise TypeError if a complex gradient would be clipped by value. Complex numbers have no order."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
@@ -123,7 +117,7 @@ def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple
 def _must_match(
     rules: Sequence[ClipRule], nonfinite: Nonfinite, details: bool, patterns: object, step: int | None
 ) -> dict[str, Any]:
-    """Return, by name, the values that must be equal on every rank. Thresholds that are tensors are left out."""
+    """Return the values that must be equal on every rank, by name. Thresholds that are tensors are left out."""
     thresholds = [clip_rule.threshold for clip_rule in rules if isinstance(clip_rule.threshold, float)]
     threshold = {"threshold": thresholds[0]} if len(thresholds) == 1 else {"thresholds": thresholds}
     described = [
@@ -147,10 +141,8 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
 
 
 def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
-    """Return whether to skip the step: whether a norm is not finite and `nonfinite` is "skip".
+    """Return whether a norm is not finite and `nonfinite` is "skip". With "raise", raise NonFiniteNormError.
 
-    NonFiniteNormError: a norm is not finite and `nonfinite` is "raise". TypeError: `nonfinite` is "raise" or "skip" in
-    a compiled graph.
     orders: (norm, norm type) of each measured norm.
     """
     if nonfinite not in IN_GRAPHS:
@@ -169,8 +161,8 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition that all norms are finite. Where it is false, zeros replace the results. Return None if the
-    host path computed all norms, and all are finite.
+    """Return the condition that all norms are finite. If the condition is false, zeros replace the results. On the host
+    path, return None if all norms are finite.
     """
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
@@ -180,7 +172,7 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest clip coefficient as a tensor: NaN if a coefficient is NaN, and 1 without coefficients."""
+    """Return the smallest clip coefficient. The result is NaN if a coefficient is NaN, and 1 without coefficients."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -193,7 +185,7 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
 
 
 def all_finite(outcome: Outcome) -> Tensor:
-    """Return a tensor: 1 if the total norm and the norms of all groups are finite, otherwise 0."""
+    """Return 1 if the total norm and the norms of all groups are finite. Otherwise, return 0."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -214,7 +206,7 @@ def _norms(outcome: Outcome) -> Iterator[Norm]:
 
 
 def _least(path: Path, coef: Scalar) -> Scalar:
-    """Return the smallest coefficient of an array, or NaN if it has a NaN. Return a number unchanged."""
+    """Return the smallest coefficient, or NaN if a coefficient is NaN."""
     if not getattr(coef, "ndim", 0):
         return coef
     xp = path.xp
@@ -223,7 +215,7 @@ def _least(path: Path, coef: Scalar) -> Scalar:
 
 
 def _one_number(path: Path, n: Scalar) -> Scalar:
-    """Return a number that is finite if and only if all norms in an array are finite. Return a single norm itself."""
+    """Return a number that is finite if and only if all norms in `n` are finite."""
     if not getattr(n, "ndim", 0):
         return n
     xp = path.xp

@@ -1,4 +1,4 @@
-"""Read (parameter, gradient) tuples, as optimizers pass them to a clip."""
+"""Read the (parameter, gradient) tuples that optimizers pass to a clip."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ ParamGrads = list[tuple[Any, Any]]
 
 
 def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[int]]:
-    """Return (the gradients as leaves, the index of the parameter in each tuple).
+    """Return the gradients as leaves, and the index of the parameter in each tuple.
 
-    The index is 0, or 1 if TensorFlow's Variable is the second item. An iterator without items causes a ClipWarning.
-
-    TypeError: `params_grads` is not an iterable of (parameter, gradient) tuples, or a gradient is not a tensor.
+    The index is 1 if TensorFlow's Variable is the second item, otherwise 0.
     """
     if (
         backend.is_tensor(params_grads)

@@ -1,4 +1,4 @@
-"""The bodies of `set_gradient_clip` and `append_gradient_clip_ops`, by which Paddle 1.x sets and applies clips."""
+"""The bodies of `set_gradient_clip` and `append_gradient_clip_ops`, which set and apply clips in Paddle 1.x."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ClipSettings:
         self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
 
     def clip_of(self, parameter: Any) -> GradientClip | None:
-        """Return the clip of a parameter, or the default clip. Return None if neither is set.
+        """Return the clip of a parameter. If the parameter has no clip, return the default clip.
 
-        ValueError: `parameter` is a name, and single parameters have clips. One of these parameters may have this name.
+        ValueError: `parameter` is a name, and a parameter of this name could have its own clip.
         """
         if isinstance(parameter, str) and self._own:
             raise ValueError(
@@ -43,7 +43,7 @@ class ClipSettings:
 
 
 SETTINGS = ClipSettings()
-"""The clips that `set_gradient_clip` has set, for the whole process and all frameworks."""
+"""The clips of the whole process, for all frameworks."""
 
 
 def check_clip(clip: Any) -> None:
