@@ -1,4 +1,4 @@
-"""Compare two training steps: their clip calls, clipped gradients and updates. Find the cause of a difference."""
+"""Compare the clip calls, clipped gradients and updates of two training steps, and find the cause of a difference."""
 
 from __future__ import annotations
 
@@ -26,32 +26,27 @@ from .step_comparison import Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 
 MOST_LISTED = 4
-"""An error lists at most this many names, and counts the others."""
+"""The largest number of names in an error message."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of comparing two training steps."""
-
     old: ScriptRun
     new: ScriptRun
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """Training steps that yield their gradients before the clip. For these training steps, `verify` compared the
-    results of the clip calls.
-    """
+    """The training steps that yield unclipped gradients. `verify` compares the results of their clip calls instead."""
 
     finding: Cause | None
-    """A cause outside of the clips, such as another dtype or another learning rate. None if there is none."""
+    """A cause outside of the clips, such as another dtype or another learning rate. None if there is no such cause."""
 
     max_ulp: float
     resynced: bool = False
-    """Whether each step of the new training step began with the weights of the old one."""
+    """Whether each new step began with the weights of the old step."""
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
-    """The calls on tensors that are not gradients, as (run, function, number of calls). These calls are not compared.
-    """
+    """The calls on tensors that are not gradients, as (run, function, number of calls)."""
 
     @property
     def without_clip(self) -> list[int]:
@@ -74,19 +69,13 @@ def compare_steps(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Verification:
-    """Compare the runs of both training steps, and return the result.
-
-    Write their normalized recordings to `out` as old.jsonl and new.jsonl.
+    """Compare the runs of both training steps, and write their normalized recordings to `out`.
 
     weights: The initial weights.
     steps: The number of batches.
-    names: The contents of the file of --map, or None.
+    names: The contents of the file of --map.
     max_ulp: The largest distance in ULP at which two numbers count as equal.
-    rerun: A function that runs the new training step again, to find square weights that it has not transposed.
-
-    VerifyError: a run has no clip call, the outputs cannot be compared, or `names` does not fit the parameters.
-    RunError: no clip call of a run has a result, for example because all of them raised an error.
-    UnreadableError: a file that a run wrote was changed or removed.
+    rerun: A function that runs the new training step again with some square weights transposed.
     """
     for run in (old, new):
         reject_changing_outputs(run)
@@ -128,12 +117,7 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return the names of --map as {old name: new name}.
-
-    The file may also have the new name first, if every line has it first.
-
-    VerifyError: a name is unknown, or the file mixes both directions.
-    """
+    """Return the names of --map as {old name: new name}. In the file, the new names can come first."""
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
@@ -147,11 +131,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:
-    """Check that a training step yields the same parameters after each step, and only gradients of these parameters.
-
-    VerifyError: an output has other parameters or shapes than the first output, or a gradient has no parameter of the
-        same name and shape.
-    """
+    """Reject a training step whose parameters change between steps, or whose gradients belong to no parameter."""
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
         shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
@@ -187,10 +167,7 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 
 
 def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> None:
-    """Check that both training steps clip, or that one of them clips and the other one surely never clips.
-
-    VerifyError: a run has no clip call on gradients.
-    """
+    """Reject a run without recorded clip calls, unless its code never clips and the other run clips."""
     for recording, other in ((old, new), (new, old)):
         if recording.lines or (other.lines and are_without_clips(recording.optimizer_steps)):
             continue
@@ -209,13 +186,10 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Check that both training steps yield the same parameters, and that these include all tensors of --weights.
+    """Reject parameters without a counterpart of the same shape, and tensors of --weights that neither step yields.
 
-    weights: The tensors of --weights. names: {name of an old parameter: name of the same new parameter}.
-    axes: By old name, the order of axes that gives the new parameter the shape of the old one. None if there is none.
-
-    VerifyError: a parameter has no counterpart of the same shape in the other training step, or neither training step
-        yields a parameter with the name of a tensor of --weights.
+    names: {name of an old parameter: name of the new parameter}.
+    axes: The order of axes that gives the new parameter the shape of the old one, by old name. None if no order does.
     """
     for name, other_name in names.items():
         if axes[name] is None:
@@ -291,7 +265,7 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
 
 
 def _differs_by_rounding(pair: CallPair) -> bool:
-    """Return whether all norms of two calls differ by at most ROUNDING ULP of the total norm, or are noise."""
+    """Return whether all norms of two calls differ only by rounding at the size of the total norm, or are noise."""
     total = max(map(total_norm, (pair.a, pair.b)))
     return all(
         ulps_at(total, a, b) <= ROUNDING or is_noise_of(pair, name) for name, a, b in divergence.numbers(pair, "norm")

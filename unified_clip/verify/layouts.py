@@ -15,18 +15,16 @@ Values = Mapping[str, Float64s]
 
 
 class Layout(NamedTuple):
-    """The correspondence of the parameters of two training steps: their names, and the order of their axes."""
-
     names: Names
-    """{name of a parameter of the old step: name of the corresponding parameter of the new step}."""
+    """{name of a parameter in the old step: name of the same parameter in the new step}."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """By old name: the order of axes that gives the new tensor the shape of the old tensor. None if no order does."""
+    """The order of axes that gives the new tensor the shape of the old tensor, by old name. None if no order does."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         """Return the old tensors with the names and the order of axes of the new tensors.
 
-        Leave out a tensor if no order of its axes gives it the shape of the new one.
+        Skip tensors that no order of axes gives the shape of the new tensor.
         """
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
@@ -35,7 +33,6 @@ class Layout(NamedTuple):
 def match_layout(old: Values, new: Values, names: Names) -> Layout:
     """Match the parameters of two training steps. Leave out parameters without a counterpart.
 
-    old, new: The parameters by name.
     names: The new name of each old parameter whose name differs.
     """
     matched = match_parameters(old, new, names)
@@ -43,6 +40,6 @@ def match_layout(old: Values, new: Values, names: Names) -> Layout:
 
 
 def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes in which `new` is closest to `old`, or None if no order has that shape."""
+    """Return the order of axes in which `new` is closest to `old`, or None if no order has the shape of `old`."""
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

@@ -1,4 +1,4 @@
-"""Find the names of the gradients of a clip call among the parameters that a training step yields.
+"""Find the parameter of each recorded gradient.
 
 A recording often has only the position of a gradient, not its name. The training step yields its parameters and
 gradients by name. A recorded gradient gets the name of the yielded gradient or weight that has the same norm.
@@ -25,33 +25,27 @@ from ..tensors.types import Dense, encode
 from .run import ScriptRun
 
 CLOSE = 1e-4
-"""The relative difference up to which two norms count as equal. One of the two is not measured, but computed: the norm
-before the clip times the coefficient.
-"""
+"""The largest relative difference of two norms that count as equal. One of the two norms is computed, not measured."""
 
 Parameters = Mapping[str, Dense]
 
 RecordedWeights = tuple[Parameters, RecordedCall]
-"""The weights that a training step yields, and a recorded call. Before this call, the weights had these values."""
+"""The weights before a recorded call, and the call."""
 
 
 class NameMatch(NamedTuple):
-    """The names of the gradients of one clip call."""
-
     names: Mapping[str, str]
-    """The name that the training step yields for each gradient, by its name in the recording.
+    """The yielded name of each gradient, by its recorded name.
 
-    A gradient without a match has no entry, except if another gradient has got its recorded name. Then its entry is its
+    A gradient without a match has no entry, unless another gradient gets its recorded name. The entry is then the
     recorded name followed by " of the call".
     """
 
     yields_unclipped: bool
-    """Whether the training step yields the gradients of this call before the clip."""
+    """Whether the training step yields unclipped gradients."""
 
 
 class NameMatcher:
-    """Finds the names of clipped gradients at one step, among the weights and gradients that it yields."""
-
     def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
         now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
         self.gradients = (now.gradients if now else None) or {}
@@ -61,15 +55,11 @@ class NameMatcher:
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
-        """Match the gradients of a call with those that the training step yields, by their norms and shapes.
+        """Match the gradients of a call with the yielded gradients, by norm, weight and shape.
 
-        Also match by the recorded weights of the gradients, and by shapes that only one gradient has. Return None if
-        the only tensor of the call is not a gradient.
-
-        line: The recorded call.
-        directory: The directory of the recording.
-        others: The weights at other steps, and the same call at these steps. Parameters that begin with equal weights,
-            such as those of BatchNorm, differ at later steps.
+        Return None if the call clips a single tensor that is not a gradient.
+        others: The weights at other steps, with the same call at each of these steps. Parameters with equal initial
+            weights, such as those of BatchNorm, differ at later steps.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:
@@ -91,33 +81,20 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether the only tensor of a call may be a gradient.
-
-        If the recording has the tensor's origin, the origin decides. Otherwise, return True for a tensor with the shape
-        of a parameter. There is one exception: return False if the call clips by value, and the training step yields
-        gradients.
-        """
+        """Return whether the only tensor of a call can be a gradient, judging by its origin or its shape."""
         if line.is_gradient is not None:
             return line.is_gradient
         (parameter,) = line.parameters.values()
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {name in the recording: name of the parameter} for gradients without a name in `names`.
-
-        A gradient gets the name of the only parameter with its shape. No other such gradient may have this shape, and
-        the parameter must not have a match in `names`.
-        """
+        """Return {recorded name: name of the parameter} for gradients whose shape only one parameter has."""
         rest = [(own, sorted_shape(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         pairs = [(own, name) for own, shape in rest for name, each in self._shapes.items() if shape == each]
         return {own: name for own, name in unambiguous(pairs).items() if name not in names.values()}
 
     def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {name in the recording: name of the parameter} for sparse gradients without a name in `names`.
-
-        A sparse gradient may have only some rows of its parameter. It gets the name of the only free parameter with its
-        columns. No other gradient without a name may have these columns.
-        """
+        """Return {recorded name: name of the parameter} for sparse gradients with only some rows of their parameter."""
         free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
         rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         return unambiguous([(own, name) for own, columns in rest for name, each in free if columns and columns == each])
@@ -128,11 +105,7 @@ def _columns(shape: Sequence[int | None]) -> tuple[int | None, ...]:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after the clip, by its name in the recording. Return {} if the norms are
-    unknown.
-
-    directory: The directory of the recording, which may contain the gradients.
-    """
+    """Return the norm of each gradient after the clip, by recorded name. Return {} if the norms are unknown."""
     if stored := clipped_gradients(line, directory):
         return {name: _norm(line, tensor) for name, tensor in stored.items()}
     pairs = zip(line.parameters.items(), _coefficients(line), strict=False)
@@ -146,15 +119,11 @@ def _matches(
     known: Mapping[str, str],
     misfit: Callable[[str, str], tuple[float, bool]],
 ) -> dict[str, str]:
-    """Return {name in the recording: name in `source`} for each gradient that has the norm of a tensor in `source`.
+    """Return {recorded name: name in `source`} for each gradient that has the norm of a tensor in `source`.
 
-    The tensor must have the same lengths of axes in any order, or differ in the number of rows only. If several tensors
-    fit, prefer tensors with the same lengths, then the nearest norm, then the least `misfit`.
-    Each tensor gets one gradient at most.
-
-    source: The tensors by name.
-    norms: The norm of each recorded gradient, by its name in the recording.
-    known: The names that are matched already, by name in the recording.
+    The shapes must agree, apart from the order of the axes or the number of rows. A tensor gets at most one gradient.
+    norms: The norm of each gradient, by recorded name.
+    known: The names that are matched already, by recorded name.
     misfit: A function that returns how badly two names fit, as `_misfit` does.
     """
     names: dict[str, str] = {}
@@ -175,8 +144,7 @@ def _matches(
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
     """Return (the largest relative difference of two weights, whether their names differ).
 
-    `own` is the name of the recorded weight, and `name` of the yielded one. The names count as equal if `own` has more
-    parts in front, or other separators: "net/bn/beta" equals "bn.beta".
+    A recorded name can have more parts in front: "net/bn/beta" equals "bn.beta".
     """
     differences = [0.0]
     for weights, line in calls:
@@ -212,13 +180,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call, by their names in the recording.
-
-    If they were not stored, compute them from the gradients before the call. Return {} if the gradients before the call
-    were not stored either, or if the coefficients are unknown, as for a clip per slice.
-
-    UnreadableError: the file with the gradients is missing or damaged.
-    """
+    """Return the gradients after a call, by recorded name. Return {} if they are neither stored nor computable."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -230,27 +192,19 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients before a call, by their names in the recording.
-
-    Return {} if the recording has no gradients for this call. Sparse gradients are never stored, so they are missing.
-
-    UnreadableError: the file with the gradients is missing or damaged.
-    """
+    """Return the stored gradients before a call, by recorded name. Sparse gradients are never stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient. Return [] if they are unknown, or the clip is by value or per slice."""
+    """Return the coefficient of each gradient, or [] if the coefficients are unknown."""
     count = len(line.parameters)
     coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Return a tensor multiplied by a coefficient, computed as unified_clip does.
-
-    A float64 tensor is multiplied in float64, and any other tensor in float32.
-    """
+    """Return a tensor times a coefficient. As in unified_clip, only float64 tensors are multiplied in float64."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Rewrite two training steps' recordings with the same names, calls and steps, so that they can be compared."""
+"""Rewrite the recordings of two training steps with the same names, calls and steps, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from .run import ScriptRun
 from .worker import RECORDING
 
 BY_HAND = "by hand"
-"""The function's name in recorded lines for clips that the training step makes in its own code."""
+"""The name of the function in recorded lines if the training step clips by its own code."""
 
 
 @dataclass
 class NormalizedRecording:
-    """A recording in which the gradients have the names that the training step yields."""
+    """A recording whose gradients have the names that the training step yields."""
 
     run: ScriptRun
     path: Path = Path()
     lines: list[RecordedCall] = field(default_factory=list)
     before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The gradients before the clip calls, by step and name, if the recording has them."""
+    """The gradients before the clip calls, by step and name, if they are stored."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The gradients after the clip calls, by step and name, if the recording has them or `verify` can compute them."""
+    """The gradients after the clip calls, by step and name, if they are stored or can be computed."""
 
     unclipped: set[int] = field(default_factory=set)
     """The steps after which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """The number of calls on tensors that are not gradients, by function. These calls are left out."""
+    """The number of calls on tensors that are not gradients, by function. `lines` does not contain these calls."""
 
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     """The recorded steps of optimizers, with the number of their training step."""
@@ -49,19 +49,16 @@ class NormalizedRecording:
     """The step of each recorded call, in order."""
 
     calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
-    """The calls by step, before any merging."""
+    """The calls by step, before calls are merged."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
-    """The name that both runs share, by name in this run. Lists of gradients are sorted by the shared name."""
+    """The name that both runs share, by name in this run."""
 
     def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
         return [each for each in self.optimizer_steps if each.step == step]
 
     def sets(self, step: int) -> list[frozenset[str]]:
-        """Return the names of the gradients of each call of a step, as both runs share them.
-
-        Calls that `normalize` merges are separate here.
-        """
+        """Return the shared names of the gradients of each call of a step, before calls are merged."""
         return [self.shared_names(line) for line in self.calls.get(step, ())]
 
     def shared_names(self, line: RecordedCall) -> frozenset[str]:
@@ -73,11 +70,8 @@ def normalize(
 ) -> list[NormalizedRecording]:
     """Rewrite the recordings of two runs so that they can be compared, write them to `out`, and return both.
 
-    Give gradients the names that the training step yields. Merge and sort the calls, and give each call a step. Leave
-    out calls on tensors that are not gradients. If a run has no call, use the clips of the step's own code. Leave out
-    the steps of optimizers if the runs have different numbers of them in a training step, and both clip.
-
-    weights: The initial weights.
+    Gradients get the names that the training step yields. Calls are merged, sorted, and assigned to steps. If a run has
+    no call, the clips of the training step's own code are used. Calls on tensors that are not gradients are left out.
     steps: The number of batches.
     names: The name of each parameter in the new run, by its name in the old run.
     """
@@ -99,7 +93,7 @@ def normalize(
 def _read_calls(
     run: ScriptRun, weights: Parameters, steps: int, common_names: Mapping[str, str]
 ) -> NormalizedRecording:
-    """Return the recording of a run, with the names that the training step yields. No calls are merged."""
+    """Return the recording of a run with the names that the training step yields, before calls are merged."""
     recording = runs.read(run.directory / RECORDING)
     lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, common_names=common_names, recorded_steps=[line.step for line in lines])
@@ -122,7 +116,6 @@ def _read_calls(
 
 
 def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bool) -> None:
-    """Write the normalized calls of a recording to a file, with the steps of optimizers if `has_steps`."""
     result.path, source = path, result.run.directory / RECORDING
     recording = runs.read(source)
     header = source.read_text(encoding="utf-8").partition("\n")[0]
@@ -143,8 +136,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
     """Return {id of a line: the lines of the same call at all steps}.
 
-    Lines are of the same call if they have the same function, names and shapes. The n-th such line of a step belongs to
-    the n-th such line of every other step.
+    The n-th lines with the same function, names and shapes at different steps are the same call.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
@@ -158,12 +150,10 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 def _with_optimizers(
     lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
-    """Return the calls of a recording and, among them, the steps of optimizers.
+    """Return the calls of a recording together with the steps of optimizers.
 
-    If no recorded call of a training step precedes an optimizer's step, put the optimizer's step before the calls. Else
-    put it after the calls.
-
-    lines: The calls, after some were merged.
+    A step of an optimizer comes before the calls of its training step if no call precedes it in the recording.
+    Otherwise, it comes after the calls.
     recorded: The calls as they were recorded.
     """
 
@@ -180,11 +170,7 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield recorded lines with the number of their step.
-
-    If the training step returns only once, at the end, assign the same number of lines to each step. If the lines
-    cannot be divided in this way, yield them unchanged.
-    """
+    """Yield recorded lines with the number of their step. If the function returns once, divide the lines evenly."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -195,10 +181,8 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a recorded call for each step at which the script clips by its own code.
 
-    If the training step returns only once, at the end, yield one call, for the last step.
-
-    The script yields the gradients before and after such a clip. If one coefficient explains all gradients at every
-    step, the rule of all calls is the total norm. Else their rule is the norm of each tensor.
+    The rule is the total norm if one coefficient explains all gradients of each step. Otherwise, it is the norm of each
+    tensor.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
@@ -219,11 +203,10 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(
     lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
 ) -> list[RecordedCall]:
-    """Merge consecutive calls of a step that clip one gradient each with the same settings into one call.
+    """Merge consecutive calls of a step that clip one gradient each with the same settings.
 
-    A new merged call begins if the merged call already has the gradient of the next call. It also begins if the run
-    `other` clips this gradient and a merged one in different calls, and one of those calls has several gradients. Then
-    `other` clips several networks, and this run leaves out some of their parameters.
+    Gradients that the run `other` clips in different calls stay separate if one of these calls has several gradients.
+    Then `other` clips several networks.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:
@@ -240,7 +223,9 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether another run clips these gradients in different calls, at least one of which has several gradients.
+    """Return whether another run clips two groups of gradients in different calls.
+
+    At least one of the calls must have several gradients.
 
     sets: The gradients of each call of the other run.
     """
@@ -252,9 +237,7 @@ def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[fro
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of one step in the order of the other run.
-
-    Keep the order of the calls if they share parameters, or if the calls of the other run have other parameters.
+    """Return the calls of one step in the order of the other run, if both runs clip the same disjoint groups.
 
     order: The parameters of each call of this run.
     expected: The parameters of each call of the other run.
@@ -266,11 +249,9 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call with its parameters, norms and coefficients sorted by name: frameworks sort them differently.
+    """Return a call sorted by parameter name, because frameworks sort parameters differently.
 
-    Return a call unchanged if it has no norm of each tensor.
-
-    common_names: The name that both runs share, by name in this run. It is the name to sort by.
+    common_names: The name that both runs share, by name in this run.
     """
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):

@@ -1,4 +1,4 @@
-"""Show the result of `unified-clip verify` as a table, sentences and JSON."""
+"""Print the result of `unified-clip verify` as a table and sentences, or return it as data for JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .step_comparison import StepComparison
 from .step_pairing import ParameterDistance
 
 MAX_ROWS = 12
-"""Up to this many rows, `verify` prints a table in full."""
+"""The largest number of rows of a table that is printed in full."""
 
 FIRST_ROWS = 3
-"""Of a longer table, `verify` prints this many rows at the beginning, and this many from the first difference on."""
+"""The number of rows that are printed at the beginning of a longer table, and again from the first difference on."""
 
 MOST_PARAMETERS = 3
-"""A sentence has at most this many parameters that differ. The JSON data have all of them."""
+"""The largest number of parameters in a sentence. The JSON data contain all parameters that differ."""
 
 WIDTH = 200
 """The number of characters in a line if the output is not a terminal."""
@@ -42,7 +42,7 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""The verdict to print, by the stage that differs first."""
+"""The printed verdict, by the stage that differs first."""
 
 CLIPS = ("calls", "compared", "torn", "partings", "agreements")
 """The keys of the comparison of clips in the JSON data."""
@@ -51,7 +51,6 @@ TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update":
 
 
 def show(result: Verification) -> None:
-    """Print a table of the steps, then sentences about the differences and their causes."""
     from rich.console import Console
     from rich.table import Table
 
@@ -71,7 +70,6 @@ def show(result: Verification) -> None:
 
 
 def sentences(result: Verification) -> list[str]:
-    """Return sentences about the comparison, the differences, and their causes."""
     lines = []
     for run, recording in ((result.old, result.clips.a), (result.new, result.clips.b)):
         calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
@@ -97,7 +95,6 @@ def sentences(result: Verification) -> list[str]:
 
 
 def _without_clip(result: Verification) -> list[str]:
-    """Return a list with one sentence about the steps without a clip call. Return [] if there are none."""
     steps = result.without_clip
     if not steps:
         return []
@@ -112,7 +109,7 @@ def _first_of(items: Sequence[object]) -> str:
 
 
 def _units(result: Verification) -> list[str]:
-    """Return [a sentence] about the units of distances if the norms of both runs are float64, else []."""
+    """Return a sentence about the unit of distances if all norms are float64."""
     dtypes = {line.dtype for pair in result.clips.pairs for line in (pair.a, pair.b)}
     if dtypes != {"float64"}:
         return []
@@ -123,7 +120,7 @@ def _units(result: Verification) -> list[str]:
 
 
 def _noise(result: Verification) -> list[str]:
-    """Return a list with a sentence about the parameters whose gradients are only rounding noise, or []."""
+    """Return a sentence about the parameters whose gradients are only rounding noise."""
     names = list(dict.fromkeys(name for row in result.rows for name in sorted(row.parameters.noise)))
     if not names:
         return []
@@ -135,17 +132,13 @@ def _noise(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a phrase with the stages that could not be compared at any step. Return '' if there are none."""
+    """Return a phrase that names the stages that were not compared, or '' if all stages were compared."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if not any(_distances(row, stage) for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _stages(result: Verification) -> list[str]:
-    """Return sentences about the clip calls, the clipped gradients and the updates, with the cause of a difference.
-
-    If clipped gradients or updates differ before any clip call does, the sentences about them come first. The cause
-    then follows the first sentence.
-    """
+    """Return sentences about the clip calls, clipped gradients and updates. The first difference comes first."""
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
     if not result.is_same:
@@ -194,11 +187,7 @@ def _distances(row: StepComparison, stage: Stage) -> Sequence[ParameterDistance]
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print: all of them, up to MAX_ROWS.
-
-    Of more rows, yield FIRST_ROWS at the beginning, FIRST_ROWS from the first difference on, and the last row. None
-    stands for the rows that are left out between them.
-    """
+    """Yield the rows to print. None stands for the rows that are left out between two printed rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}
@@ -220,9 +209,7 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """Return the smallest or largest number as text, "-" if there are none, and "none fits" if all are None.
-
-    A coefficient is None if no factor explains the gradients.
+    """Return the smallest or the largest number as text. A number is None if no coefficient explains the gradients.
 
     which: `min` or `max`.
     """
@@ -240,7 +227,6 @@ def _format_distance(distance: ParameterDistance) -> str:
 
 
 def as_data(result: Verification) -> dict[str, Any]:
-    """Return the result as data for JSON. Infinities and NaN become strings."""
     clips = model.build(result.clips).as_json()
     data: dict[str, Any] = {
         "old": str(result.old.script),

@@ -23,7 +23,7 @@ from . import InvalidStepError
 from .layouts import Layout, match_layout
 
 POLL = 0.005
-"""Seconds between two searches for the output of the old step."""
+"""The time in seconds between two searches for the output of the old step."""
 
 HOW = (
     "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, "
@@ -36,9 +36,8 @@ class OldWeights:
     """The weights of the old training step, which runs at the same time in another process."""
 
     def __init__(self, directory: Path, ended: Path, names: Names) -> None:
-        """Prepare to read the outputs of the old training step.
+        """Read the outputs of the old training step from a directory.
 
-        directory: The directory of the outputs.
         ended: The file that the old training step writes at its end.
         names: The contents of the file of --map.
         """
@@ -46,9 +45,9 @@ class OldWeights:
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for the old training step's output of a step. Return its weights with the names and layouts of `new`.
+        """Wait for an output of the old training step. Return its weights with the names and layouts of `new`.
 
-        Return None if the parameters do not match, or if the old training step ends before that step. `unified-clip
+        Return None if the parameters do not match, or if the old training step ends before this step. `unified-clip
         verify` later rejects such a run.
         """
         path = self._directory / f"{step}.safetensors"
@@ -76,12 +75,10 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
-    """Write weights into the parameters of the same names. A parameter without a weight stays unchanged.
+    """Write weights into the parameters of the same names.
 
-    parameters: The parameters that a training step yields.
-    is_sent: Whether the step also gets the weights from `yield`. Then parameters that may be copies stay unchanged.
-
-    InvalidStepError: without `is_sent`, a parameter may be a copy, whose change has no effect. Nothing is written.
+    is_sent: Whether the training step also gets the weights from `yield`. Parameters that might be copies then stay
+        unchanged. Otherwise, they cause an error.
     """
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
@@ -97,11 +94,7 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter.
-
-    Return None for a tensor that may be a copy: in PyTorch, if it is neither a parameter or buffer of a module, nor a
-    view of one, nor a leaf that requires a gradient. In Paddle, if it is no parameter. In other frameworks, if it has
-    no method `assign`.
+    """Return a function that assigns an array to a parameter. Return None if the parameter might be a copy.
 
     memory: A function that returns the result of `_memory_of_models`.
     """
@@ -119,7 +112,7 @@ def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], o
 
 
 def _memory_of_models() -> set[int]:
-    """Return the address of the memory of each parameter and each buffer of PyTorch's modules in this process."""
+    """Return the memory addresses of all parameters and buffers of PyTorch modules in this process."""
     nn = sys.modules["torch"].nn
     objects = [each for each in gc.get_objects() if issubclass(type(each), (nn.Parameter, nn.Module))]
     tensors = [each for each in objects if isinstance(each, nn.Parameter)]
@@ -130,9 +123,8 @@ def _memory_of_models() -> set[int]:
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
-    """Return whether a training step uses the weights that `--resync` sends it, as in `weights = yield parameters`.
+    """Return whether a training step uses the weights that `yield` returns, as in `weights = yield parameters`.
 
-    If the training step assigns the sent value to variables, another statement has to read one of these variables.
     Return False if the source of the function cannot be read.
     """
     try:
@@ -148,10 +140,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether another statement reads a variable that a statement assigns.
-
-    Targets that are not variables, such as `x.y` or `x[0]`, count as read.
-    """
+    """Return whether another statement reads a variable that `statement` assigns. Attributes count as read."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

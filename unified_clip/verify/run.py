@@ -28,7 +28,7 @@ from ..tensors.types import Dense, Gradient, UnreadableError, densify, to_numpy
 from .worker import ENDED, NAMES, OUTPUT, OUTPUT_PARTS, RESYNCED
 
 TOGETHER = ("tensorflow", "paddle")
-"""One process cannot import both of these packages: it would crash."""
+"""Packages that crash if one process imports both of them."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -45,7 +45,7 @@ UNEVEN = (
 
 
 class VerifyError(CodedError, code="UC601"):
-    """A file, function or option is invalid. The message has its name and the remedy."""
+    """A file, function or option is invalid. The message names it, and has the remedy."""
 
 
 class WorkerError(CodedError, code="UC605", exit_status=3):
@@ -60,7 +60,7 @@ class Script:
     file: Path
     name: str
     text: str
-    """The argument with file and function, as the user typed it."""
+    """The file and the function, as the user typed them."""
 
     python: str = sys.executable
 
@@ -70,10 +70,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields after one step: parameters, gradients and unclipped gradients.
-
-    Gradients that the training step does not yield are None.
-    """
+    """The tensors that a training step yields at one step. The gradients are None if the training step yields none."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -83,40 +80,32 @@ class StepOutput:
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
-        """The parameters at the beginning of the next step. With --resync, the new step gets the old weights."""
+        """The parameters at the beginning of the next step. With --resync, these are the old weights."""
         return self.parameters if self.resynced is None else self.resynced
 
 
 @dataclass(frozen=True)
 class ScriptRun:
-    """The run of a training step: its outputs, and its recording."""
-
     script: Script
     outputs: Sequence[StepOutput]
-    """The output of each step, or a single one after the last step."""
+    """The output of each step, or a single output after the last step."""
 
     directory: Path
     yields: bool
-    """True if the function yields after each step, False if it returns once after the last step."""
+    """Whether the function yields after each step. Otherwise, the function returns once after the last step."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter that the training step yields, by name."""
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return the output after step `step` of `steps`, or None if the function returned no output at this step."""
+        """Return the output after the step with the number `step` of `steps`, or None if there is no such output."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Return the training step that an argument such as `old.py:step` names.
-
-    python: The interpreter that runs the training step. None stands for the interpreter of this command.
-
-    VerifyError: the argument names no training step, or the file imports packages that crash each other.
-    """
+    """Return the training step that an argument such as `old.py:step` names."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise VerifyError(f"{text!r} does not name a file and a function. Type both, as in {side}.py:step.")
@@ -133,7 +122,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
 
 def _imports(file: Path) -> set[str]:
-    """Return the packages that a file imports at its top level. Return an empty set if the file cannot be parsed."""
+    """Return the packages that a file imports at its top level, or an empty set if the file is not valid Python."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -144,12 +133,7 @@ def _imports(file: Path) -> set[str]:
 
 
 def read_weights(path: Path, scratch: Path) -> Arrays:
-    """Return the arrays of a weights file by name, in any format of `docs/gradient_files.md`.
-
-    scratch: A directory for temporary files.
-
-    VerifyError: the file cannot be read, or has bfloat16, which NumPy does not support.
-    """
+    """Return the arrays of a weights file by name, in any format of `docs/gradient_files.md`."""
     try:
         return {name: _array(path, name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
@@ -167,13 +151,10 @@ def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Batches:
-    """Return the arrays of each of the first `steps` steps, by name. None stands for all steps.
+    """Return the arrays of the first `steps` steps, by name.
 
-    The first axis of each array in the file is the step. If names begin with the number of a step, as in "1/x", each
-    array belongs to one step, so that steps may have arrays of different shapes.
-
-    VerifyError: the file cannot be read, its arrays differ in length or are empty, steps differ in their names, or
-        `steps` is out of range.
+    The first axis of each array is the step. If names begin with the number of a step, as in "1/x", each array belongs
+    to one step. Steps can then have arrays of different shapes.
     """
     arrays = _load(path)
     batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)
@@ -204,10 +185,7 @@ def _load(path: Path) -> Arrays:
 
 
 def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches of a file in which the first axis of each array is the step.
-
-    VerifyError: the file has no array, or its arrays are empty or differ in length.
-    """
+    """Return the batches of a file in which the first axis of each array is the step."""
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if not lengths:
         raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")
@@ -221,10 +199,7 @@ def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
 
 
 def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches of a file in which each name begins with the number of a step, or [] if no name does.
-
-    VerifyError: a name has no step, a step is missing, or steps differ in their names.
-    """
+    """Return the batches of a file with names such as "1/x", or [] if no name begins with the number of a step."""
     batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
     for name, array in arrays.items():
         if match := STEP_AND_NAME.fullmatch(name):
@@ -246,10 +221,7 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory of --out, and return it.
-
-    VerifyError: the directory has files of an earlier run, or cannot be created.
-    """
+    """Create the directory of --out, unless it contains files of an earlier run."""
     names = ("old", "new", "old.jsonl", "new.jsonl")
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
         remedy = "Pass another directory to --out. If an earlier run wrote them, you can also remove them."
@@ -275,16 +247,9 @@ def run(
 ) -> list[ScriptRun]:
     """Run both training steps in parallel, each in its own process, and return the runs.
 
-    weights: Arrays by name.
-    batches: The arrays of each step, by name.
-    out: The directory for the recordings and tensors.
     timeout: Seconds for both processes together.
     resync: The names in the file of --map. If given, copy the old weights into the new training step after each step.
-    advance: A function that shows progress. It gets "old" or "new", and the number of finished steps.
-
-    VerifyError: a function or its output is invalid, or an interpreter cannot be started. With `resync`, a function
-        returns once instead of yielding.
-    WorkerError: a process crashed or hung.
+    advance: A function that shows progress. Its arguments are "old" or "new", and the number of finished steps.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
@@ -337,10 +302,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return the remedy of an error, with the command that installs a missing module.
-
-    Return '' if the process ended for another reason, or ran in the interpreter of this command.
-    """
+    """Return the command that installs a missing module into the script's interpreter, or '' for another error."""
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     pip = f"{script.python} -m pip install PACKAGE"

@@ -12,11 +12,7 @@ from .run import Arrays, Batches, Script, ScriptRun
 def run_transposed(
     script: Script, weights: Arrays, batches: Batches, scratch: Path, timeout: float, names: Collection[str]
 ) -> ScriptRun | None:
-    """Run a training step on these weights and batches, and return its run. Return None if the step fails.
-
-    scratch: A directory, in which each run has a directory of its own. timeout: In seconds. names: The names of the
-    weights to transpose.
-    """
+    """Run a training step with the weights in `names` transposed. Return None if the step fails."""
     directory = scratch / "-".join(map(str, sorted(map(list(weights).index, names))))
     directory.mkdir(parents=True)
     changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}

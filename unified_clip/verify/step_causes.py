@@ -33,13 +33,10 @@ def find_cause(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Cause | None:
-    """Return a cause outside of the clips, such as another dtype or another learning rate, or None if there is none.
+    """Return a cause outside of the clips, such as another dtype or another learning rate.
 
-    Examine gradients before the clip only if all causes in `clips` are rounding or in OUTSIDE_THE_CLIP. Always examine
-    the clipped gradients and updates at the first step with a difference. If `clips` has no difference, the cause may
-    be rounding of at most ROUNDING ULP.
-
-    rerun: A function that runs the new training step again. None: do not try to transpose square weights.
+    Gradients before the clip are examined only if no clip itself explains the difference.
+    rerun: A function that runs the new training step again with some square weights transposed.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
     if "other initial weights" in kinds:  # the recordings have the weights themselves
@@ -76,11 +73,8 @@ def find_cause(
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
     """Return the comparison without the causes that `finding` replaces.
 
-    It replaces the causes of the same kind, and the causes that `before_clips.by_elimination` found. Keep causes of
-    different optimizer steps, although they have the same kinds. There is one exception: weight decay before the clip
-    explains another weight decay of the optimizer.
-
-    finding: The cause that `verify` found.
+    `finding` replaces the causes of its own kind, and the causes that were found by elimination. The differences of
+    optimizer steps keep their causes.
     """
     kept = {
         divergence: [
@@ -96,8 +90,6 @@ def _other_gradients(
     row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
     """Return the cause of gradients that differ before the clip, at the first step with a difference.
-
-    Return None if a training step yields no parameters after this step.
 
     Both training steps yield all parameters. So the parameters agree before this step, unless a training step began
     with other weights.
@@ -128,10 +120,7 @@ def _other_gradients(
 
 
 def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    """Return a cause if one side steps one of its optimizers before its clip call, else None.
-
-    This side makes fewer than k clip calls before its k-th optimizer step, for some k.
-    """
+    """Return a cause if a training step runs an optimizer before the clip call of this optimizer."""
     sides = []
     for recording in recordings:
         start = sum(step < row.step for step in recording.recorded_steps)
@@ -155,11 +144,7 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if other updates of the same step precede the first gradients that differ, as in a GAN, else None.
-
-    These updates change the parameters of earlier clip calls of the step. The difference of the updates must be large
-    enough to explain the difference of the gradients.
-    """
+    """Return a cause if earlier updates of the same step explain the first gradients that differ, as in a GAN."""
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
     if first is None or first.step != row.step or first.relative is None:
@@ -181,7 +166,7 @@ def _updated_before(
 
 
 def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedRecording], steps: int) -> Cause | None:
-    """Return a cause if the gradients that a training step yields are not the results of its clip calls, else None."""
+    """Return a cause if a training step yields gradients that are not the results of its clip calls."""
     for recording in recordings:
         output = recording.run.output_at(row.step, steps)
         gradients = (output.gradients if output else None) or {}
@@ -200,11 +185,9 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if the updates differ first, and the rounding of the gradients explains this.
+    """Return the cause "rounding" if the updates differ first, and rounding of the gradients explains the difference.
 
-    Later differences must be at most GROWTH times as large. Return None, too, if the steps of optimizers differ.
-
-    beyond: The first row with a difference beyond rounding, or None.
+    beyond: The first row with a difference beyond rounding.
     """
     row = next((row for row in rows if "update" in row.differing(max_ulp)), None)
     if row is None or not row.parameters.update_is_rounding or any(each.stage in STAGES for each in clips.divergences):
@@ -221,7 +204,7 @@ def _amplified_rounding(
 
 
 def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
-    """Return the cause "rounding" if it explains all clipped gradients and updates that differ, else None."""
+    """Return the cause "rounding" if rounding explains all clipped gradients and updates that differ."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or any(row.beyond_rounding(max(max_ulp, ROUNDING)) for row in rows):
         return None
@@ -242,10 +225,9 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
+    """Return a cause if the gradients of a step still include the gradients of the step before.
 
-    Examine one step only: the first step whose clips differ without a known cause. Causes that only elimination found
-    do not count as known. If there is no such step, examine step 1.
+    Only the first step with an unexplained difference is examined.
     """
     unexplained = (
         divergence.step
@@ -264,11 +246,7 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if the two training steps use different dtypes for a parameter, and this explains the difference.
-
-    The dtypes explain it if both training steps differ at the first step by no more than the rounding to these dtypes.
-    Else return None.
-    """
+    """Return a cause if a parameter has two dtypes, and rounding to these dtypes explains the difference."""
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
         return None
@@ -284,11 +262,7 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return the cause "rounding that has grown" if it applies, else None.
-
-    It applies if the earlier steps differ by at most `max_ulp`, and the first larger difference is at most GROWTH times
-    as large as the differences of the earlier steps.
-    """
+    """Return the cause "rounding that has grown" if small differences precede the first difference above `max_ulp`."""
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))

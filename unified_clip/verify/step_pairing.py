@@ -1,4 +1,4 @@
-"""Pair the tensors of two training steps, match the order of their axes, and measure their distances."""
+"""Pair the tensors of two training steps, and measure the distances between them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""The largest relative difference up to which an update counts as a multiple of another update, or as a sum."""
+"""The largest relative error at which an update counts as a multiple of another update, or as a sum."""
 
 STORAGE_ULPS = 4
-"""Updates may differ by this many ULP of their parameter, because both sides round the parameter when they store it.
-Some steps round twice.
-"""
+"""Updates can differ by this many ULP of the parameter, because both training steps round the stored parameter."""
 
 GREATEST = 2.0**127
-"""For larger numbers than this, a distance is in ULP of float32 at this number."""
+"""The largest number at which an ULP of float32 is measured."""
 
 
 class ParameterDistance(NamedTuple):
-    """The largest distance between two paired tensors, in ULP and relative, with the name of the parameter."""
+    """The largest distance between the two tensors of a parameter, in ULP and as a relative difference."""
 
     ulps: float
     relative: float
@@ -37,22 +35,20 @@ class ParameterDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """The values of one tensor in both training steps. The new values have the order of axes of the old values."""
+    """The values of a tensor in both training steps, with the same order of axes."""
 
     name: str
     old: Float64s
     new: Float64s
     scale: float
-    """The number whose ULP is the unit of the distance. For updates, it is the largest number in both parameters. For
-    gradients, it is the largest number in both gradients.
-    """
+    """The number whose ULP is the unit: the largest parameter for an update, or the largest gradient."""
 
     ulp_scale: float
     """One ULP in the dtype of the parameter, in ULP of float32."""
 
 
 class StepPairing:
-    """The pairs of parameters: each parameter of the old training step, and the same parameter of the new one."""
+    """Pairs each parameter of the old training step with the same parameter of the new training step."""
 
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
         """Pair the parameters by name, or by shape if no names are equal.
@@ -70,7 +66,7 @@ class StepPairing:
         self.initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def with_new(self, new: ScriptRun) -> StepPairing:
-        """Return the pairs of parameters of the old training step and of another run of the new one."""
+        """Return the same pairing for another run of the new training step."""
         return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
 
     def weight_name(self, name: str) -> str | None:
@@ -78,10 +74,10 @@ class StepPairing:
         return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield a `TensorPair` for each parameter whose clipped gradient is known in both training steps.
+        """Yield each parameter whose clipped gradient is known in both training steps.
 
-        If a training step yields no gradients, or unclipped ones, use the results of its clip calls. If both yield
-        clipped gradients, a gradient that only one of them yields is 0 in the other.
+        If a training step yields no clipped gradients, use the results of its clip calls. If both yield clipped
+        gradients, a missing gradient counts as 0.
         """
         sides, yielded = [], []
         for recording in recordings:
@@ -96,9 +92,9 @@ class StepPairing:
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
         """Return the parameters whose clipped gradients are only rounding noise in both training steps.
 
-        The two norms of such a gradient are at most ROUNDING ULP of the total norm, and not both 0. The true gradient
-        is then likely 0. Leave out gradients that differ by at most ROUNDING ULP, unless `known`, the noise of earlier
-        steps, has them.
+        The norm of such a gradient is at most ROUNDING ULP of the total norm, so the true gradient is likely 0.
+        Gradients that agree are not noise, unless they were noise at an earlier step.
+        known: The noise of earlier steps.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -112,10 +108,7 @@ class StepPairing:
         return names
 
     def differ_by_rounding(self, gradients: Sequence[TensorPair]) -> bool:
-        """Return whether all these gradients differ by at most ROUNDING ULP of their total norm.
-
-        Also return False if a gradient differs by more than TOLERANCE times its own largest number.
-        """
+        """Return whether all gradients differ by at most ROUNDING ULP of their total norm."""
         norms = [(np.linalg.norm(pair.old), np.linalg.norm(pair.new)) for pair in gradients]
         total = max((math.hypot(*side) for side in zip(*norms, strict=True)), default=0.0)
         for pair in gradients:
@@ -129,7 +122,7 @@ class StepPairing:
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
         """Return the old names of the parameters that get no gradient in either run, such as moving statistics.
 
-        Return an empty set if a run has no gradients, or gradients whose parameter is unknown.
+        Return an empty set if the gradients of a run are unknown.
         """
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
@@ -142,20 +135,16 @@ class StepPairing:
         return {name for name, other in self.names.items() if name not in old and other not in new}
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add a gradient of zeros to `sides` wherever only one training step yields a gradient.
-
-        A missing gradient has the same effect as zeros.
-        """
+        """Add a gradient of zeros wherever only one training step yields a gradient."""
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self.shapes, strict=False):
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Yield a `TensorPair` for the update of each parameter: its change by one step. Yield nothing without outputs.
+        """Yield the update of each parameter, which is its change by one step.
 
-        If one of the training steps returns only once, at the end, an update is the change by all steps together. A
-        parameter without an initial weight changes from 0.
+        If a training step returns only once, the update is the change by all steps together.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self.yields_each_step
@@ -167,10 +156,9 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side, "old" or "new", whose gradients still include its gradients of the step before.
+        """Return the side, "old" or "new", that does not clear its gradients after each step. Return None for no side.
 
-        Each of its gradients is then the sum of the other side's gradient and of its own gradient at the step before.
-        Return None if no side has such gradients.
+        Each gradient of this side is the sum of the other side's gradient and its own gradient of the step before.
         """
         now = self.gradients_before(step, recordings)
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
@@ -187,7 +175,7 @@ class StepPairing:
         return None
 
     def gradients_before(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
-        """Return a `TensorPair` for each parameter whose gradient before the clip is known in both training steps."""
+        """Return the pairs of gradients before the clip that are known in both training steps."""
         return self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
 
     def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:
@@ -195,10 +183,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int, without: Collection[str] = ()) -> float | None:
-        """Return the factor that turns the updates of the old training step into the updates of the new one.
-
-        Return None if no single factor explains all updates, or if the updates of one training step are all 0. At
-        least one pair of updates must exist.
+        """Return the factor that turns all old updates into the new updates, or None if no factor does.
 
         without: The parameters to ignore.
         """
@@ -211,9 +196,10 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters of one side after a step, or {} if the side yields nothing at this step.
+        """Return the parameters of one side after a step, or {} if there is no output.
 
-        at_the_next: Return the parameters at the beginning of the next step. With --resync, these are the old weights.
+        at_the_next: Whether to return the parameters at the beginning of the next step. With --resync, these are the
+            old weights.
         """
         output = self.runs[side].output_at(step, self._steps)
         if output is None:
@@ -221,10 +207,7 @@ class StepPairing:
         return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights of these parameters, with the order of axes of the parameters.
-
-        Leave out a parameter if --weights has no tensor of its shape under its old or new name.
-        """
+        """Return the initial weights that match some parameters, with the order of axes of these parameters."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -253,7 +236,6 @@ def _close(old: Float64s, new: Float64s) -> bool:
 
 
 def sorted_distances(pairs: Iterable[TensorPair]) -> list[ParameterDistance]:
-    """Return the distance of each pair, the largest first."""
     return sorted(map(_distance, pairs), key=lambda distance: distance[:2], reverse=True)
 
 
@@ -262,12 +244,10 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 
 
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
-    """Yield the updates, except those that follow from gradients that are only rounding noise.
+    """Yield the updates, except the updates of parameters whose gradients are only rounding noise.
 
-    Adam divides a gradient by its own size, so noise moves a weight as far as a true gradient does. However, yield an
-    update of more than twice the largest update of the other parameters.
-
-    noise: The parameters whose gradients are only rounding noise.
+    Adam divides a gradient by its own size, so noise moves a weight as far as a true gradient does. An update that is
+    more than twice as large as all normal updates is not excused as noise.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -275,13 +255,10 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
+    """Return the largest difference of two tensors, in ULP of float32 and relative to the largest number.
 
-    NaN in both tensors is not a difference. If another difference is not finite, the result is infinite.
-
-    scale: The number whose ULP is the unit, since the rounding error of a sum depends on its largest term. If the
-        difference is too large for rounding, the unit is the ULP of the largest number in both tensors. With the ULP of
-        `scale`, different small updates would count as equal.
+    scale: The number whose ULP is the unit, because the rounding error of a sum depends on its largest term. If the
+        difference is too large for rounding, the largest number of both tensors replaces `scale`.
     ulp_scale: One ULP of the parameter's dtype, in ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
@@ -300,13 +277,13 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the least precise of these dtypes, in ULP of float32, but at least 1. Skip integers."""
+    """Return one ULP of the least precise dtype, in ULP of float32. The result is at least 1."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 
 
 def _unit(number: float) -> float:
-    """Return the size of one ULP of float32 at a number, or at GREATEST for a larger number."""
+    """Return the size of one ULP of float32 at a number."""
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 

@@ -1,15 +1,14 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.verify.worker FILE NAME JOB OUT`.
 
-The directory JOB has `weights.npz` and `batches.npz`, and `names.json` with --resync. The worker writes to the
-directory OUT:
+The directory JOB contains `weights.npz` and `batches.npz`, and `names.json` with --resync. The worker writes these
+files to the directory OUT:
 
 - `recording.jsonl`, with the gradients beside it.
 - `N.safetensors`, the Nth output of the function.
-- `N.resynced.safetensors`, its parameters after the weights of the old step were copied into them, with --resync.
-- `ended.json` at the end: the number of outputs and whether the function yields, or why the worker rejects the
-  function.
+- `N.resynced.safetensors`, with --resync: the parameters after the weights of the old step were copied into them.
+- `ended.json`, at the end: the number of outputs and whether the function yields, or why the function is rejected.
 
-An exception of the function ends the process with its traceback.
+An exception of the function ends the process with a traceback.
 """
 
 from __future__ import annotations
@@ -38,16 +37,14 @@ from . import InvalidStepError
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 
 OUTPUT = "{}.safetensors"
-"""The template of the file with the output of one step. {} is the number of the step. A file appears only when it is
-complete.
+"""The name of the file with the output of one step. A file appears only when it is complete.
 """
 
 RESYNCED = "{}.resynced.safetensors"
-"""The template of the file with the parameters after the weights of the old step were copied into them. {} is the
-number of the step."""
+"""The name of the file with the parameters after the weights of the old step were copied into them."""
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
-"""The tuple that a training step yields: (parameters, gradients, unclipped gradients). The last two are optional."""
+"""The parts of the tuple that a training step yields. The gradients and the unclipped gradients are optional."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -63,14 +60,7 @@ def main() -> None:
 
 
 def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
-    """Run the training step in a file, and record its clip calls. Return the content of `ended.json`.
-
-    name: The name of the function.
-    job: The directory with the inputs.
-    out: The directory for the outputs.
-
-    InvalidStepError: the function or its output is invalid, or its weights cannot be set.
-    """
+    """Run the training step in a file, record its clip calls, and return the content of `ended.json`."""
     weights, batches = read_job(job)
     recording = unified_clip.record(out / RECORDING, norms=True, gradients_every=1)
     recording.stores_results = True
@@ -93,7 +83,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
-    """Return (weights by name, [arrays of the batch by name] for each step) from the directory of the inputs."""
+    """Return the weights by name, and the arrays of each step by name."""
     batches: dict[int, Arrays] = {}
     with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as stored:
         for key in stored:
@@ -138,15 +128,11 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
 
 
 Resync = Callable[[int, Any], Mapping[str, Any] | None]
-"""A function of the number of a step, and of the output of the new training step. It copies the weights of the old
-training step, and returns what `yield` returns in the new one."""
+"""A function that copies the old weights after a step. It returns what `yield` returns in the new training step."""
 
 
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
-    """Yield the outputs of a training step's generator. Begin a step of the recording before each output.
-
-    resync: A function that copies the weights of the old training step. If given, call it after each output.
-    """
+    """Yield the outputs of a training step, and begin a step of the recording before each output."""
     sent = None
     for step in itertools.count(1):
         recording.next_step()
@@ -159,10 +145,7 @@ def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: 
 
 
 def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    """Return a function that copies the weights of the old training step into this one.
-
-    Return None without --resync, or if this is the old training step.
-    """
+    """Return a function that copies the old weights into the new training step. Return None without --resync."""
     old = out.parent / "old"
     if out == old or not (job / NAMES).exists():
         return None
@@ -187,10 +170,7 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
-    """Return (output without its loss, loss). The loss is a number, or a tensor with one element, at the end.
-
-    If the output has no loss, return (output, None).
-    """
+    """Return (output without the loss, loss). The loss is None if the last value of the output is no single number."""
     if not isinstance(output, tuple | list) or len(output) < 2:
         return output, None
     *tensors, last = output
@@ -231,12 +211,7 @@ def _store(path: Path, step: int, output: Any) -> None:
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """Return (dtype, array) of a tensor in the output.
-
-    part: The part of the output, such as "gradients".
-
-    InvalidStepError: the tensor or its name is invalid.
-    """
+    """Return (dtype, array) of a tensor in the output."""
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:
@@ -252,7 +227,6 @@ def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
 
 
 def _reason(name: Any, error: Exception) -> str:
-    """Return an error about a tensor that cannot be read, with the remedy."""
     if isinstance(error, UnreadableError):  # it has its own remedy
         return str(error)
     return f"{name!r} cannot be read: {error}. Convert it to a dense float32 tensor or array"

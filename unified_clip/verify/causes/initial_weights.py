@@ -1,4 +1,4 @@
-"""Find parameters whose initial weights differ from --weights, or have another order, when a training step begins."""
+"""Find parameters that begin with other values than in --weights, or with another order of axes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
 
 FAR = 10
-"""Even the known updates, which set the bounds, are a small distance outside of them. A parameter began with other
-weights if its first update is more than this many times the largest such distance outside of the bounds.
-"""
+"""An update proves other initial weights if its misfit is this many times the largest misfit of the known updates."""
 
 
 class FirstMoves(NamedTuple):
@@ -28,21 +26,21 @@ class FirstMoves(NamedTuple):
     """The magnitude of each element of the gradient."""
 
     moves: Float64s
-    """How far each element moves against its gradient. Negative if the element moves along with its gradient."""
+    """How far each element moves against its gradient. A move along the gradient is negative."""
 
     error: float
     """The rounding error of a move, which comes from storing the parameter."""
 
     to_zero: Float64s
-    """The move of each element that would make its weight 0. Weight decay is a part of this move."""
+    """The move that would make each weight 0. Weight decay is a small part of this move."""
 
 
 class Bounds:
     """Bounds of the first updates of a training step with an optimizer.
 
-    The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone. It points against
-    the gradient. With a larger gradient, the update is not smaller, and the ratio of update to gradient is not larger.
-    So the known updates of some elements bound the updates of all other elements.
+    The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone, and points
+    against it. A larger gradient never gives a smaller update, nor a larger ratio of update to gradient. So the known
+    updates of some elements bound the updates of all other elements.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:
@@ -65,11 +63,11 @@ class Bounds:
         """Whether the known updates are within their own bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstMoves) -> float:
-        """Return the largest distance of an update of the parameter from the bounds."""
+        """Return the largest distance of the parameter's updates from the bounds."""
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstMoves) -> Float64s:
-        """Return the distance of each element's update from the bounds, negative for an update below them."""
+        """Return the distance of each element's update from the bounds. The distance below the bounds is negative."""
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
         least = np.maximum(self._low[smaller], sizes * self._low_ratio[larger])
@@ -79,9 +77,9 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
-    """Return whether all misfits of a parameter are towards 0, by less than half of the weight.
+    """Return whether weight decay can explain all misfits of a parameter.
 
-    Return False for one or two misfits, which may point towards 0 by chance.
+    Weight decay moves weights a small part of the way to 0. One or two misfits can have this direction by chance.
     """
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
@@ -90,12 +88,12 @@ def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
 
 
 def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
-    """Return the sizes of the gradients, and the least and the greatest move of each element."""
+    """Return the sizes of the gradients, and the smallest and the largest move of each element."""
     return parameter.sizes, parameter.moves - parameter.error, parameter.moves + parameter.error
 
 
 class InitialWeights:
-    """The weights with which both training steps begin, as far as the first updates show these weights."""
+    """The initial weights of both training steps, as far as the first updates show them."""
 
     def __init__(self, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> None:
         self._pairing = pairing
@@ -123,7 +121,7 @@ class InitialWeights:
         return all(own.is_sharp and own.misfit(each) <= own.limit for own, others in both for each in others.values())
 
     def cause(self, frameworks: Frameworks) -> Cause | None:
-        """Return a cause if a training step begins with other or untransposed weights, else None."""
+        """Return a cause if a training step begins with wrong or untransposed weights."""
         orders = self._orders(frameworks)
         for side, other in (("new", "old"), ("old", "new")):
             names = self._different(side, other)
@@ -138,10 +136,9 @@ class InitialWeights:
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 
     def _different(self, side: str, other: str) -> list[str]:
-        """Return the parameters whose first update on this side fits neither the other side nor its own side.
+        """Return the parameters whose first update on `side` fits the updates of neither side.
 
-        An update that fits its own side is left out, because the optimizers of the two sides may differ instead. Return
-        [] if weight decay may explain the update of one of these parameters.
+        An update that fits its own side is left out, because the optimizers of the two sides may differ instead.
         """
         moves, reference = self._moves[side], self._moves[other]
         if not moves or not reference:
@@ -154,12 +151,10 @@ class InitialWeights:
         return [] if any(own and _is_decay(own.misfits(moves[name]), moves[name]) for name in different) else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
-        """Return {old name of a weight: order of its elements in the new run}.
+        """Return "same", "transposed", "permuted" or "reshaped" for each weight, by its old name.
 
-        The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped"
-        if only the elements have the same order. Leave out weights with fewer than two axes above length 1.
-
-        frameworks: The frameworks of the old and the new run, if they are known.
+        Axes are "transposed" as between frameworks, or "permuted" in any other way. The elements of a "reshaped" weight
+        have the same order.
         """
         orders = {}
         for name, other in self._pairing.names.items():
@@ -178,7 +173,7 @@ class InitialWeights:
 
 
 def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
-    """Return which order of axes gives the new weight the order of the old one: "same", "transposed" or "permuted".
+    """Return "same", "transposed" or "permuted" for the order of axes that turns the new weight into the old one.
 
     old, new: The shapes of the weights.
     can: The result of `convertible`.

@@ -16,10 +16,7 @@ from ..step_pairing import TOLERANCE, StepPairing
 
 
 def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    """Return a cause if the gradients before the first clip differ by one multiple of the weights, else None.
-
-    The other gradients must agree. Return None, too, if gradients before the clip or initial weights are unknown.
-    """
+    """Return a cause if the gradients before the first clip differ by one multiple of the weights."""
     pairs = pairing.gradients_before(1, recordings)
     factors: dict[str, float] = {}
     unknown = []

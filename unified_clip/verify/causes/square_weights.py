@@ -1,4 +1,4 @@
-"""Find square weights that a port has not transposed: run the new step again with these weights transposed."""
+"""Find square weights that a port forgot to transpose, by running the new step again with transposed weights."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from ..run import ScriptRun
 from ..step_pairing import TOLERANCE, StepPairing
 
 MOST_RUNS = 4
-"""The new step runs again at most this many times."""
+"""The largest number of times that the new step runs again."""
 
 Rerun = Callable[[Collection[str]], ScriptRun | None]
-"""A function that runs the first step of the new script again, with these tensors of --weights transposed. It returns
-None if that fails."""
+"""A function that runs the first new step again with some weights transposed. It returns None if the run fails."""
 
 
 def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
-    """Return a cause if the first updates of both sides agree once some square weights are transposed, else None."""
+    """Return a cause if the first updates of both sides agree after some square weights are transposed."""
     for names in _candidates(pairing):
         run = rerun([pairing.weight_name(name) or "" for name in names])
         if run is None or not run.yields:
@@ -38,7 +37,7 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
 
 
 def _candidates(pairing: StepPairing) -> Iterator[Sequence[str]]:
-    """Yield lists of square weights with the same order of elements on both sides: first all, then each alone."""
+    """Yield lists of square weights that might be untransposed: first all of them, then each of them alone."""
     names = [
         name
         for name, weight in pairing.initial[0].items()

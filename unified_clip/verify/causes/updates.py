@@ -22,7 +22,7 @@ def without_gradient(
     recordings: Sequence[NormalizedRecording],
     max_ulp: float,
 ) -> Cause | None:
-    """Return a cause if, at the first step with a difference, only tensors without a gradient differ, else None."""
+    """Return a cause if only tensors without a gradient differ at the first step with a difference."""
     tensors = pairing.without_gradient(recordings)
     names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
     if not tensors.issuperset(names):
@@ -42,9 +42,9 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return the cause of different updates, if nothing else differs at the first step with a difference.
+    """Return the cause of different updates, if the clipped gradients are the same.
 
-    Return None if the steps of optimizers differ up to this step: `clips` has the causes of these differences.
+    Return None if the recorded steps of optimizers differ, because `clips` already has the cause of this difference.
     """
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
@@ -78,7 +78,7 @@ def cause_of_update(
 
 
 def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
-    """Return a cause if some parameters change in one training step only, else None."""
+    """Return a cause if some parameters change in only one of the training steps."""
     for side, other in (("new", "old"), ("old", "new")):
         still = [pair.name for pair in updates if getattr(pair, other).any() and not getattr(pair, side).any()]
         if still:
@@ -92,10 +92,7 @@ def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
 
 
 def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int) -> Cause | None:
-    """Return a cause if the optimizers of both runs make different numbers of steps in a training step, else None.
-
-    Return None, too, if one side has no recorded step of an optimizer: its steps may be unrecorded.
-    """
+    """Return a cause if the runs make different numbers of optimizer steps in one training step."""
     old, new = (len(each.optimizer_steps_at(step)) for each in recordings)
     if not old or not new or old == new:
         return None
@@ -108,7 +105,7 @@ def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int)
 
 
 def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
-    """Return advice on the settings to compare. The recorded settings must not differ up to this step."""
+    """Return advice on the settings to compare, if the recorded settings are equal."""
     sides = [each.optimizer_steps_at(step) for each in recordings]
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]
@@ -125,6 +122,6 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if the calls of a step have a single coefficient, and it is not 0. Else return []."""
+    """Return [coefficient] if the calls of a step have a single coefficient that is not 0. Otherwise, return []."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return [coefs[0]] if len(coefs) == 1 and coefs[0] else []
