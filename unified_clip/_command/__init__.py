@@ -1,4 +1,4 @@
-"""Functions that several commands of `unified-clip` use: for errors, exit statuses and output directories."""
+"""Errors, exit statuses and checks that several commands of `unified-clip` share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ __all__ = [
 
 
 def reject(error: CodedError) -> int:
-    """Print an error with its code. Return the exit status for it."""
+    """Print an error with its code, and return the exit status."""
     print_error(str(error), error.code)
     return error.exit_status
 
 
 def interrupted() -> int:
-    """Print that the command was interrupted and wrote no report. Return the exit status 130."""
     print("unified-clip: interrupted. All its processes were ended, and no report was written.", file=sys.stderr)
     return INTERRUPTED
 
@@ -32,9 +31,7 @@ def interrupted() -> int:
 def check_writable(out: Path, name: str) -> None:
     """Make the directory `out`, and check that the file `name` can be written there.
 
-    A file that the check creates is removed again, so that an interrupted command leaves no empty report.
-
-    UsageError: the file cannot be written.
+    A file that the check creates is removed, so that an interrupted command leaves no empty report.
     """
     path = out / name
     try:
@@ -48,8 +45,4 @@ def check_writable(out: Path, name: str) -> None:
 
 
 def unwritable(out: Path, error: OSError, option: str = "another directory to --out") -> UsageError:
-    """Return the error about a directory or file that cannot be written.
-
-    option: The text after "Pass" in the advice, such as "another directory to --out".
-    """
     return UsageError(f"{out} cannot be written: {error.strerror}. Pass {option}.", "UC205")

@@ -1,4 +1,4 @@
-"""The error codes: the page of each code for `unified-clip help UC101`, and the list of all codes."""
+"""The help pages of the error codes, and the list of all codes."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ GROUPS = {
     "7": "Files of tensors",
     "9": "unified-clip itself",
 }
-"""The subject of each group of codes, by the first digit of the codes."""
+"""The subject of the error codes that begin with each digit."""
 
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """An error code with its help texts: an entry of errors.toml."""
+    """An entry of errors.toml: an error code with its help texts."""
 
     code: str
     title: str
-    """The problem, in one sentence."""
+    """The problem in one sentence."""
 
     explanation: str
     """When the problem occurs, and what the command did."""
 
     remedies: Sequence[str]
-    """What to do or to type, the most likely remedy first."""
+    """What to do or to type, with the most likely remedy first."""
 
     example: str
     """A real message, without "unified-clip: error CODE: "."""
 
     @property
     def message(self) -> str:
-        """The example message as a command prints it, with the code."""
+        """The example as a command prints it, with the code."""
         return f"unified-clip: error {self.code}: {self.example}"
 
     @property
@@ -56,7 +56,7 @@ class ErrorCode:
 
 @cache
 def read() -> dict[str, ErrorCode]:
-    """Return all error codes of errors.toml by code, such as "UC101", in the order of the file."""
+    """Return the entries of errors.toml by code, such as "UC101", in the order of the file."""
     entries = tomllib.loads(PATH.read_text(encoding="utf-8"))
     texts = ("title", "explanation", "example")
     return {
@@ -66,7 +66,7 @@ def read() -> dict[str, ErrorCode]:
 
 
 def page(code: ErrorCode, width: int) -> Iterator[str]:
-    """Yield the lines of the help page of an error code, for a terminal with `width` characters in a line."""
+    """Yield the lines of the help page of an error code. `width` is the number of characters in a line."""
     for line in _wrapped(f"{code.code}: {code.title}", width):
         yield paint(line, BOLD, sys.stdout)
     yield ""
@@ -80,10 +80,6 @@ def page(code: ErrorCode, width: int) -> Iterator[str]:
 
 
 def listing(width: int) -> Iterator[str]:
-    """Yield the lines of the list of all error codes, with a heading above each group of codes.
-
-    width: The number of characters in a line.
-    """
     group = ""
     for code in read().values():
         if code.group != group:
@@ -93,9 +89,9 @@ def listing(width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", other: str = "") -> list[str]:
-    """Return the lines of a text. Lines break only at spaces, so a path or an option stays on one line.
+    """Return the lines of a text. Lines break only at spaces, so that a path or an option stays on one line.
 
-    first, other: The indentation of the first line and of other lines.
+    first, other: The indentation of the first line and of the other lines.
     """
     lines = textwrap.TextWrapper(
         max(width, 20), initial_indent=first, subsequent_indent=other, break_on_hyphens=False, break_long_words=False

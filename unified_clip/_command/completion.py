@@ -1,4 +1,4 @@
-"""The command `unified-clip completion SHELL`. The package shtab writes the completion scripts from the parsers."""
+"""The command `unified-clip completion SHELL`. The package shtab writes the completion scripts."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ SHELLS = {
     "fish": "~/.config/fish/completions/unified-clip.fish",
     "tcsh": "~/.unified-clip.completion.tcsh, and source it in ~/.tcshrc",
 }
-"""The file for the completion script, by shell."""
+"""For each shell, the file for the completion script."""
 
 FORMATS = ("--from", "--from-b", "--to")
-"""Options whose value is the name of a trainer's format. In a few commands, the options have fixed choices."""
+"""Options that take the name of a trainer's format. In a few commands, the options have fixed choices."""
 
 
 def add_parser(
     commands: Any, root: Callable[[], argparse.ArgumentParser], formats: Callable[[], Iterable[str]]
 ) -> None:
-    """Add `completion` to the command line.
-
-    Args:
-        commands: The commands of `unified-clip`.
-        root: A function that returns a new parser of `unified-clip`.
-        formats: A function that returns the names of trainers' formats.
+    """Add the command `completion`. `root` returns a new parser of `unified-clip`, and `formats` returns the names of
+    formats.
     """
     parser = commands.add_parser(
         "completion",
@@ -57,10 +53,7 @@ def run(
 
 
 def _describe(action: argparse.Action, formats: Sequence[str]) -> None:
-    """Make shtab complete an option or an argument with file names, or with the names of formats.
-
-    Change `action` itself. Actions with other values stay unchanged.
-    """
+    """Make shtab complete an option or an argument with file names, or with the names of formats."""
     import shtab
 
     if action.type is Path or action.dest in ("old", "new", "gradients"):

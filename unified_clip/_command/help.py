@@ -17,14 +17,11 @@ from .parser import subcommands, suggestion
 ERRORS, STATUSES = "errors", "exit-status"
 
 WIDEST = 100
-"""The largest number of characters in a line, even on a wider terminal."""
+"""The largest number of characters in a line. A wider terminal does not increase it."""
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
-    """Add `help` to the command line.
-
-    root: The parser of `unified-clip`, whose help the command prints.
-    """
+    """Add the command `help`, which prints the help of the parser `root`."""
     parser = commands.add_parser(
         "help",
         help="explain an error code, or print the help of a command",
@@ -52,12 +49,6 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Return the lines of the help about an error code, the list of codes, or the table of exit statuses.
-
-    commands: The parser of each command, by name. For an unknown topic, the error may suggest one of these names.
-
-    UsageError: the topic is unknown.
-    """
     width = min(shutil.get_terminal_size().columns, WIDEST)
     if topic == ERRORS:
         return codes.listing(width)

@@ -1,4 +1,4 @@
-"""The parser of every command: its help, and the options that several commands have."""
+"""The parser of every command, and the options that several commands have."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ FORMATS = {
     "github": "GitHub Actions annotations",
     "gitlab": "a GitLab Code Quality report",
 }
-"""The description of each output format, by its name."""
+"""The description of each output format."""
 
 
 def comma_separated(text: str) -> list[str]:
-    """Return the names in a text such as "torch, paddle"."""
     return [name.strip() for name in text.split(",")]
 
 
 class Formatter(argparse.HelpFormatter):
-    """Formats the help of a command with its line breaks. The lines of a list are indented."""
+    """Keeps the line breaks in the help of a command. The lines of a list are indented."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_fill(line, width, indent) for line in text.splitlines())
@@ -43,7 +42,7 @@ def _fill(line: str, width: int, indent: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a command. Sub-commands that `add_subparsers` creates also have this class."""
+    """The parser of a command or a sub-command."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **settings})
@@ -55,8 +54,9 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(statuses.REJECTED)
 
     def _advice(self, message: str) -> str:
-        """Return a message of argparse as a sentence. For an unknown command or option, add the closest name, or else
-        where to find all names.
+        """Return a message of argparse as a sentence.
+
+        For an unknown command or option, the sentence suggests the closest name, or explains where to find all names.
         """
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
             names = [name for name, _ in subcommands(self)]
@@ -73,9 +73,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
-    """Return a sentence that suggests the name in `known` that is closest to `name`, or `otherwise` if none is close.
+    """Return a sentence that suggests the closest name in `known`, or `otherwise` if no name is close.
 
-    The last word alone may match, too: for `import`, the sentence suggests `config import`.
+    If only the last word matches, the sentence suggests the whole name: for `import`, it suggests `config import`.
     """
     names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
     close = difflib.get_close_matches(name, names, n=1)
@@ -93,10 +93,8 @@ def _code(message: str) -> str:
 def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str] = ()) -> None:
     """Add the option `--format` to a command that prints a result.
 
-    Args:
-        parser: The parser of the command. The attribute `format` of the parsed options is the name of the format.
-        formats: The names of the formats. The first one is the default. FORMATS describes each format.
-        old: The formats that also have an option of their own, such as `--json`. The help does not list this option.
+    formats: The names of the formats. The first format is the default.
+    old: Formats that also have their own option, such as `--json`. The help does not list this option.
     """
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"
@@ -109,10 +107,7 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
 
 
 def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield (command, its parser) for each command and each sub-command, such as `config import`.
-
-    prefix: The text before each command.
-    """
+    """Yield (command, its parser) for each command and each sub-command, such as `config import`."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
@@ -121,7 +116,7 @@ def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[t
 
 
 def describe_exit_statuses(parser: argparse.ArgumentParser) -> None:
-    """Add a list of the exit statuses to the help of each command that has an entry in `statuses.COMMANDS`."""
+    """Add a list of exit statuses to the help of each command in `statuses.COMMANDS`."""
     for name, command in subcommands(parser):
         if meanings := statuses.COMMANDS.get(name):
             paragraph = "\n".join(["exit status:", *statuses.lines(meanings)])

@@ -18,7 +18,9 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells report it."""
 
 UNREAD = 141
-"""128 + SIGPIPE: the exit status that shells report for a program whose output is no longer read, as in `| head`."""
+"""Exit status of a program whose output is no longer read, as in `| head`. The status is 128 + SIGPIPE, as in
+shells.
+"""
 
 GENERAL = {
     SUCCESS: "success: nothing differs, and nothing is left to do",
@@ -31,7 +33,7 @@ GENERAL = {
     INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP. No report is written",
     UNREAD: "the output was not read to its end, as in `unified-clip ... | head`",
 }
-"""What an exit status means in every command."""
+"""The meaning of each exit status in every command."""
 
 INVALID = "the command or a file is invalid"
 
@@ -91,10 +93,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},
     "completion": {SUCCESS: "success", REJECTED: "the command is invalid, or shtab is not installed"},
 }
-"""What the exit statuses of each command mean. Every command has an entry. BROKEN, INTERRUPTED and UNREAD apply to
-all."""
+"""The meaning of the exit statuses of each command. BROKEN, INTERRUPTED and UNREAD apply to all commands."""
 
 
 def lines(meanings: Mapping[int, str]) -> Iterable[str]:
-    """Yield a line for each exit status of a command, for its help."""
     return (f"  {status:<3}  {meaning}" for status, meaning in meanings.items())

@@ -1,1 +1,1 @@
-"""Compute norms, products and clamped values: on raw memory on the host, or by a framework's own operations."""
+"""Computations of the host path, on raw memory, and of the device path, by a framework's own operations."""

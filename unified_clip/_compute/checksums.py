@@ -1,4 +1,4 @@
-"""Compute a checksum of tensors, by which ranks compare their copies of gradients."""
+"""Checksums of tensors, by which ranks compare their copies of gradients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CHUNK = 2**16
 
 
 def checksum(views: Sequence[Array]) -> int:
-    """Return a checksum of 64 bits over the bits and the order of numbers: a sum with fixed pseudorandom weights."""
+    """Return a 64-bit checksum of the bits and the order of numbers: a sum with fixed pseudorandom weights."""
     totals = (int(np.dot(part, weights()[: part.size])) + part.size for view in views for part in _integers(view))
     return combined(totals)
 
 
 def combined(totals: Iterable[int]) -> int:
-    """Return the checksum of several chunks from their totals, which are given in order.
+    """Combine the totals of several chunks into one checksum.
 
-    The total of a chunk is its weighted sum, plus the number of its integers.
+    The total of a chunk is its weighted sum plus the number of its integers.
     """
     checksum = 0
     for total in totals:
@@ -32,7 +32,7 @@ def combined(totals: Iterable[int]) -> int:
 
 @functools.cache
 def weights() -> npt.NDArray[np.uint64]:
-    """Return the weights: SplitMix64 of 1, 2 and so on, made odd, so that a change of one number changes the sum."""
+    """Return SplitMix64 of 1, 2 and so on. Weights are made odd, so that a change of one number changes the sum."""
     bits = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
@@ -40,7 +40,6 @@ def weights() -> npt.NDArray[np.uint64]:
 
 
 def _integers(view: Array) -> Iterator[npt.NDArray[np.uint64]]:
-    """Yield the bits of numbers in chunks, as uint64 arrays of integers below 2**32."""
     flat = np.ascontiguousarray(view).reshape(-1)
     bits = flat.view(np.uint16 if flat.itemsize == 2 else np.uint32)
     for start in range(0, bits.size, CHUNK):

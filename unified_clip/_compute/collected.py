@@ -1,4 +1,4 @@
-"""The host path over gradients that the compiled kernels collect in one pass, without one NumPy array per tensor."""
+"""The host path over gradients that the compiled kernels collect in one pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """The host path over a `TensorList` of the compiled kernels, which reads the tensors without NumPy arrays."""
+    """A host path whose tensors are read by the compiled kernels, without one NumPy array for each tensor."""
 
     _has_complex = False
     _are_floats = True
@@ -55,17 +55,10 @@ class TensorListPath(HostPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return a context manager in which this thread keeps subnormal numbers. If the thread already keeps them, the
-        context manager does nothing.
-        """
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
-        """Return the results of `compute` as new tensors.
-
-        If the kernels' list makes tensors of the framework, `compute` returns these tensors. Otherwise, this method
-        makes tensors from the capsules or arrays that `compute` returns or fills.
-        """
+        """Return the results of `compute` as new tensors. `compute` returns tensors or capsules, or fills arrays."""
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
             return results
@@ -75,14 +68,13 @@ class TensorListPath(HostPath):
 
 
 class PerTensorPath(TensorListPath):
-    """A `TensorListPath` with one norm and one coefficient for each tensor: its scalars are arrays."""
+    """A path with one norm and one coefficient for each tensor. The scalars of this path are arrays."""
 
     def __init__(self, full_list: TensorListPath) -> None:
         super().__init__(full_list._backend, full_list._list)
         self._whole = full_list
 
     def norm(self, p: float) -> Array:
-        """Return the 2-norm of each tensor."""
         if not self._list.has_float64:
             return self._norms()
         is_wide = np.array(list(self._list.codes)) == kernels.CODES["float64"]
@@ -102,7 +94,6 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return each tensor times its coefficient, as a new tensor. If the coefficient is 1, return the tensor."""
         if isinstance(coef, float):
             return super().scale(coef)
         indices, changed, coefs = self._changed(coef)
@@ -135,7 +126,6 @@ def collector(
 ) -> Any | None:
     """Return the kernels' collector of plain gradients, or None without compiled kernels.
 
-    It reads tensors by DLPack's C interface or by the buffer protocol.
     methods: Methods of tensors, each with its result for a plain tensor.
     recording: An attribute of tensors, and its value if the framework records a derivative.
     """
@@ -147,14 +137,13 @@ def collector(
 
 
 def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
-    """Return the path over a `TensorList`, or None if the list is None or has no tensors."""
     return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    """Collect the gradients of parameters in one pass, and return the path over them.
+    """Collect the gradients of parameters in one pass.
 
-    None: a gradient is not plain, or a parameter has its gradient in `main_grad` only.
+    Return None if a gradient is not plain, or if a parameter has a gradient only in `main_grad`.
     """
     if collector is None:
         return None
@@ -163,7 +152,7 @@ def collect_parameters(backend: Parameters, collector: Any | None, parameters: S
 
 
 def has_all(backend: Parameters, gradients: Sequence[Any], parameters: Sequence[Any]) -> bool:
-    """Return whether these are all gradients of the parameters: no parameter has its gradient in `main_grad` only."""
+    """Return False if a parameter has a gradient only in `main_grad`."""
     if len(gradients) == len(parameters):
         return True
     return not any(backend.main_gradient_of(parameter) is not None for parameter in parameters)

@@ -1,7 +1,6 @@
-"""The device path: compute norms, products and clamped values by a framework's own operations, in float64.
+"""The device path, which computes by a framework's own operations in float64.
 
-Compiled graphs, GPUs and derivatives use it. Values are copied to the host only for checks and numbers that the caller
-requests, such as `error_if_nonfinite`.
+Compiled graphs, GPUs and derivatives need this path.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ HALF = ("float16", "bfloat16")
 
 
 def norm_dtype(dtypes: Sequence[str]) -> str:
-    """Return the dtype of a norm: float64 if any gradient is float64 or complex128, else float32."""
     return "float64" if "float64" in dtypes or "complex128" in dtypes else "float32"
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the bits of float32 numbers. Rounded to 16 bits, they equal the float64 numbers `wide` rounded once.
+    """Return the bits of float32 numbers that can be rounded to 16 bits without rounding twice.
 
-    Frameworks cast float64 to 16 bits through float32, which rounds twice. The returned numbers are `wide` rounded to
-    float32, with the last bit set if that rounding was inexact (rounding to odd).
-    near: `wide` rounded to float32, stored as float64. bits: The bits of these float32 numbers, as int32.
+    The numbers are `wide` rounded to float32. If this rounding was inexact, the last bit is set (rounding to odd).
+    near: `wide` rounded to float32, stored as float64.
+    bits: The bits of `near` as float32, stored as int32.
     """
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
     bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
@@ -39,7 +37,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
-    """Return a bound rounded once to a dtype. Frameworks would round float64 to 16 bits twice, through float32."""
+    """Round a bound once to a dtype. Frameworks would round float64 to 16 bits twice, through float32."""
     twice = primitives.cast(bound, dtype)
     if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
         return twice
@@ -60,10 +58,7 @@ def relative_powers(
     log: Callable[[Tensor], Tensor],
     exp: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. Each number is from 0 to the divisor.
-
-    where, log, exp: The framework's operations.
-    """
+    """Return (number / divisor)**p by logarithms, with derivative 0 at 0. Each number is from 0 to the divisor."""
     zero = numbers == 0
     below = log(where(zero, divisor, numbers)) - log(divisor)
     below = where((below > 0) & (numbers < math.inf), 0.0, below)  # above 0 only by rounding
@@ -71,13 +66,11 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p, or the largest float64 if 1 / p is infinite: infinity times the logarithm of 1 would be NaN."""
+    """Return 1 / p, but at most the largest float64, because infinity times the logarithm of 1 would be NaN."""
     return min(1 / p, sys.float_info.max)
 
 
 class DeviceScalars:
-    """The functions for scalars of one framework, on the device of the tensors `like`."""
-
     def __init__(self, backend: DevicePrimitives, like: Sequence[Tensor]) -> None:
         self._backend, self._like = backend, like
 
@@ -131,8 +124,6 @@ class DeviceScalars:
 
 
 class DevicePath:
-    """`Path` over the primitives of one framework."""
-
     on_host = False
 
     def __init__(self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool) -> None:
@@ -230,23 +221,22 @@ class DevicePath:
         return [self._bounds(tensor, low, high) for tensor in self._tensors]
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
-        """Return bounds in the tensor's dtype. Numbers are rounded here, because frameworks round twice to bfloat16."""
+        """Convert bounds to the dtype of a tensor. This method rounds numbers itself, because frameworks round twice to
+        bfloat16.
+        """
         dtype = self._backend.dtype(tensor)
         rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]
 
     def _divisor(self, max_abs: Scalar) -> Scalar:
-        """Return a divisor for power sums: the largest magnitude, or 1 if this magnitude is 0 or not finite.
-
-        It has no derivative, because the norm does not depend on the divisor.
-        """
+        """Return the largest magnitude, or 1 if this magnitude is 0 or not finite. The result has no derivative."""
         xp = self.xp
         usable = xp.where((max_abs > xp.asarray(0.0)), max_abs, xp.asarray(1.0))
         usable = xp.where(usable < xp.asarray(math.inf), usable, xp.asarray(1.0))
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
-        """Return the norm from a power sum, rounded to `norm_dtype`. For a sum of 0, the norm's derivative is 0."""
+        """Return the norm for a power sum, rounded to `norm_dtype`. If the sum is 0, the norm's derivative is 0."""
         xp = self.xp
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)

@@ -8,19 +8,17 @@ import numpy.typing as npt
 from .._core.exact import BLOCK, Accumulator
 
 CHUNK = 16 * BLOCK
-"""The number of elements that are converted to float64 at once: few enough for the cache."""
+"""The number of elements that are converted to float64 at once. The converted elements fit into the cache."""
 
 LIMB = 18
-"""A mantissa of 53 bits is split into three whole numbers (limbs) of 18, 18 and 17 bits. Products of limbs add up to
-less than 2**37 for an element, and to less than 2**53 for CHUNK elements.
+"""A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits. Products of limbs add up to less than 2**37
+for
+an element, and to less than 2**53 for CHUNK elements.
 """
 
 
 def sum_exactly(values: npt.NDArray[np.float64], p: int) -> Accumulator:
-    """Return the exact sum of |x|**p of finite float64 numbers, for p = 1 or 2.
-
-    The mantissas are split into limbs, which are added up for each exponent.
-    """
+    """Return the exact sum of |x|**p of finite float64 numbers, for p of 1 or 2."""
     total = 0
     for start in range(0, values.size, CHUNK):
         bits = np.ascontiguousarray(values[start : start + CHUNK]).view(np.uint64)

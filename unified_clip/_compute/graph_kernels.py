@@ -1,4 +1,4 @@
-"""The device path in graphs that can call the compiled kernels, as operations of the framework's graph."""
+"""The device path in compiled graphs that can call the compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from .device import DevicePath
 
 
 class GraphKernels(Protocol):
-    """The compiled kernels as operations of one framework's graphs. `tensors`: the tensors of a device path."""
+    """The compiled kernels as operations of a framework's graphs."""
 
     def supports(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the kernels compute on these tensors, in the graph that is being traced."""
+        """Return whether the kernels can compute on these tensors in the traced graph."""
 
     def norm(self, tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
+        """Return the norm of order 1 or 2 over all tensors, or a vector with one norm for each tensor. The result is in
+        float64.
+        """
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        """Return the products of all tensors with a coefficient, or with a vector of one coefficient per tensor."""
+        """Return the products of all tensors with one coefficient, or with a vector of one coefficient for each
+        tensor.
+        """
 
     def ndim(self, scalar: Scalar) -> int | None:
-        """Return the number of axes of a scalar, or None if it is unknown."""
+        """Return the number of axes of a scalar, or None if the number is unknown."""
 
 
 class GraphPath(DevicePath):
-    """The device path, with the compiled kernels in graphs that can call them."""
-
     def __init__(
         self,
         backend: DevicePrimitives,
@@ -38,10 +40,7 @@ class GraphPath(DevicePath):
         differentiable: bool,
         is_per_tensor: bool = False,
     ) -> None:
-        """Store the arguments.
-
-        is_per_tensor: Whether each tensor has its own norm and coefficient, so that scalars are vectors.
-        """
+        """If `is_per_tensor` is True, each tensor has its own norm and coefficient, and scalars are vectors."""
         super().__init__(backend, tensors, differentiable)
         self._graph_kernels, self._is_per_tensor = graph_kernels, is_per_tensor
 
@@ -61,7 +60,7 @@ class GraphPath(DevicePath):
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        """Return the norm, computed by the framework's operations, which have derivatives."""
+        """Compute the norm by the framework's operations, which have derivatives."""
         assert not self._is_per_tensor, "`per_tensor` has checked that the kernels compute these norms"
         return super().norm(p)
 

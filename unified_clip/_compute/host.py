@@ -1,6 +1,6 @@
-"""The host path: eager tensors of any framework as raw memory, through NumPy views.
+"""The host path, which reads and writes the raw memory of eager tensors through NumPy views.
 
-All frameworks share this code, so the same numbers have the same bits on all of them. Subnormal numbers are kept.
+All frameworks share this code, so results have the same bits on every framework. Subnormal numbers are kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from .scalars import HOST
 
 
 class HostPath:
-    """The path over tensors in CPU memory, of any layout. It reads and writes their raw memory."""
-
     on_host = True
     xp = HOST
 
@@ -49,7 +47,7 @@ class HostPath:
         return self._backend.name
 
     _square_sums: tuple[list[float], list[float]] | None = None
-    """The sums that `tensor_norms` has computed, with their relative errors, for the next call of `norm`."""
+    """The sums of `tensor_norms` with their relative errors, for the next call of `norm`."""
 
     def norm(self, p: float) -> Scalar:
         if p == 2 and self._square_sums is not None:
@@ -92,7 +90,6 @@ class HostPath:
         return max(maxima, key=kernels.nan_last)
 
     def _real_and_complex(self) -> tuple[Any, list[Array]]:
-        """Return (the list of the real arrays, the complex arrays)."""
         real = [part for part in self._parts if part[1] in FORMATS]
         return kernels.array_list(real), [view for view, dtype in self._parts if dtype not in FORMATS]
 
@@ -132,7 +129,6 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return clamped copies. NumPy clamps if elements are integers or bounds are tensors. Else, the kernels do."""
         if isinstance(low, int | float) and isinstance(high, int | float) and self._are_floats:
             return self._new(partial(self._list.clamp, kernels.bounds(low), kernels.bounds(high), self._threads))
         return self._new_arrays(partial(self._clamp_each, low, high))
@@ -159,10 +155,7 @@ class HostPath:
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
     def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
-        """Return two writes: report the change to automatic differentiation, and then write into memory.
-
-        write: Writes into memory. results: Returns the same values in new tensors, for frameworks that assign.
-        """
+        """Return a write that reports the change to automatic differentiation, and a write that changes the memory."""
         return [Write(partial(self._backend.bump_versions, self._tensors), nothing), Write(write)]
 
     def unchanged(self) -> list[Tensor]:
@@ -211,11 +204,10 @@ class HostPath:
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
 
     def _new(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
-        """Return new tensors with the results of `compute`, a function that writes the results into given arrays."""
+        """Return new tensors. `compute` writes the results into the arrays that it gets."""
         return self._new_arrays(compute)
 
     def _new_arrays(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
-        """Return new tensors with the contents of new arrays, into which `compute` writes."""
         new = np.empty_like if self._backend.writable else kernels.shareable_empty_like
         results = [new(view) for view in self._views]
         compute(results)
@@ -231,14 +223,12 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 
 
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
-    """Return whether compiled graphs may call the compiled kernels, if a framework supports that.
+    """Return whether compiled graphs may call the compiled kernels.
 
     UNIFIED_CLIP_GRAPH=framework, or any value of UNIFIED_CLIP_PATH, makes the result False. UNIFIED_CLIP_GRAPH=kernels
-    makes it True. Otherwise, the result is `by_default`.
+    makes the result True.
 
     own: The values of UNIFIED_CLIP_PATH that only this framework has.
-
-    ValueError: UNIFIED_CLIP_GRAPH or UNIFIED_CLIP_PATH has an unknown value.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -247,11 +237,10 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU, or '' if it is unset.
+    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU. The result is '' if it is
+    unset.
 
-    The values are 'framework' and those in `own`, which only this framework has.
-
-    ValueError: the variable has another value.
+    own: The values that only this framework has.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

@@ -1,7 +1,7 @@
-"""The arithmetic of the host path, on lists of arrays: exact norms, scaling and clamping.
+"""The arithmetic of the host path on lists of arrays: exact norms, scaling and clamping.
 
-A list is a `TensorList` of the compiled kernels, or an `ArrayList`, which has the same methods in NumPy and returns the
-same bits. NumPy has no bfloat16: an array of uint16 stores its bits.
+A list is a `TensorList` of the compiled kernels, or an `ArrayList`, which computes the same bits with NumPy. NumPy has
+no bfloat16, so arrays of uint16 store the bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""In bytes: the alignment of memory to share without a copy, and the size from which sharing is faster."""
+"""The alignment of memory that can be shared without a copy, and the size from which sharing is faster, in bytes."""
 
 
 Part = tuple[Array, str]
@@ -37,8 +37,9 @@ Part = tuple[Array, str]
 
 
 class ArrayList:
-    """A list of NumPy arrays with the methods of `TensorList` in the compiled kernels, and results with the same bits.
-    It supports all dtypes and byte orders.
+    """A list of NumPy arrays that supports all dtypes and byte orders.
+
+    The methods have the names and results of `TensorList` in the compiled kernels.
     """
 
     is_short = True  # NumPy uses one thread
@@ -64,10 +65,7 @@ class ArrayList:
         sums[...] = _slice_sums(view, dtype, kept, np.float64).reshape(sums.shape)
 
     def scale(self, coef: Scalar, threads: int, results: Sequence[Array]) -> None:
-        """Write the products with a coefficient into `results`. 16-bit numbers are multiplied in float32.
-
-        coef: A number, or an array that broadcasts, with a coefficient for each slice. The number 1 copies the arrays.
-        """
+        """Write the products with a coefficient into `results`. 16-bit numbers are multiplied in float32."""
         for (view, dtype), out in zip(self._parts, results, strict=True):
             if isinstance(coef, float) and coef == 1.0:
                 np.copyto(out, view)
@@ -88,16 +86,14 @@ class ArrayList:
 
 
 def array_list(parts: Sequence[Part]) -> Any:
-    """Return a `TensorList` of the compiled kernels, or an `ArrayList` if the kernels are not built or do not support a
-    dtype or byte order.
-    """
+    """Return a `TensorList` of the compiled kernels if possible, else an `ArrayList`."""
     if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
         return ArrayList(parts)
     return KERNELS.TensorList.of_arrays([view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts))
 
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
-    """Return the sum of |g|**p over a list, exactly or as fast as the precision of a norm in `dtype` allows."""
+    """Return the sum of |g|**p, exactly or with the precision that a norm in `dtype` needs."""
     method = sum_method(dtype, exactly)
     limbs, nan, infinite = arrays.power_sum(p, method, threads)
     sums = SUMS[method](int.from_bytes(limbs, "little"))
@@ -111,7 +107,7 @@ def sum_of_moduli(view: Array, method: str) -> Accumulator:
 
 
 def sum_method(dtype: str, exactly: bool) -> str:
-    """Return the name of the summation for a norm in `dtype`. For float64, sums over blocks are not precise enough."""
+    """Return the name of a summation in `SUMS`. For float64, block sums are not precise enough."""
     if exactly:
         return "exact"
     return "blocks" if dtype == "float32" else "compensated"
@@ -127,7 +123,7 @@ def _real_and_imaginary(view: Array, dtype: str) -> list[Part]:
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
-    """Return the fast sum of |g|**p: in float64 within a block, and exactly over blocks."""
+    """Return the fast sum of |g|**p. Within a block, the sum is in float64, and sums of blocks are added exactly."""
     sums = []
     for chunk in _chunks(parts):
         blocks = chunk.reshape(-1, BLOCK)
@@ -179,14 +175,13 @@ def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) 
 
 
 def magnitudes(parts: Sequence[Part]) -> list[Part]:
-    """Return the arrays with each complex one replaced by its moduli in float64."""
     return [
         (moduli.rounded(view), "float64") if dtype.startswith("complex") else (view, dtype) for view, dtype in parts
     ]
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
-    """Return the sum of (|g| / top)**p as two floats. Their exact sum is more precise than one float."""
+    """Return the sum of (|g| / top)**p as two floats, whose sum is more precise than one float."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
         total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))
@@ -194,7 +189,7 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """Return the p-norm from the result of `relative_sum` with the same `top`, rounded to `dtype`."""
+    """Return the p-norm for the result of `relative_sum` with the same `top`, rounded to `dtype`."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
     with np.errstate(over="ignore"):  # the scope of a device path has no NumPy settings
         return float(np.float64(root) if dtype == "float64" else np.float32(root))
@@ -207,11 +202,7 @@ def nan_last(value: float) -> tuple[bool, float]:
 def slice_norms(
     view: Array, dtype: str, axes: Sequence[int], norm_name: str, threads: int = 1, arrays: Any | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return the correctly rounded 2-norm of each slice. In the result, `axes` have the length 1.
-
-    For most slices, a fast sum decides the rounding. The other slices are summed exactly.
-    norm_name: The dtype of the norms. arrays: The list with the view, if it exists already.
-    """
+    """Return the correctly rounded 2-norm of each slice. In the result, `axes` have the length 1."""
     kept = [axis not in axes for axis in range(view.ndim)]
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = wider_than(norm_name)
@@ -235,7 +226,7 @@ def slice_norms(
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Return the 2-norm of each row's slice: of all rows that have the row's number in `groups`, along `axes`."""
+    """Return for each row the 2-norm of the slice of all rows that have the same number in `groups`."""
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -246,7 +237,6 @@ def grouped_slice_norms(
 
 
 def _slices(view: Array, kept: list[bool]) -> Array:
-    """Return a view of the array in which the kept axes come first."""
     return np.transpose(view, sorted(range(view.ndim), key=lambda axis: not kept[axis]))
 
 
@@ -271,10 +261,10 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root of a number, rounded to float32. None if the rounding is in doubt, or hard to decide here.
+    """Return the square root of a number, rounded to float32, or None if the rounding is in doubt.
 
-    This function needs neither a NumPy array nor a scope that keeps subnormal numbers. lost: The relative error of the
-    number.
+    This function needs neither NumPy arrays nor a scope that keeps subnormal numbers.
+    lost: The relative error of the number.
     """
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
@@ -284,13 +274,12 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision, or None if the processor has none beyond float64."""
+    """Return a NumPy dtype with more precision. Return None if the processor has no format beyond float64."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
 
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
-    """Write the products of an array with a coefficient, or with a coefficient for each slice, into `out`."""
     if dtype.startswith("complex"):
         part = part_dtype(dtype)
         _scale(view.real, part, coef, out.real)
@@ -304,12 +293,12 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
 
 
 def bounds(value: float) -> list[float]:
-    """Return a bound rounded to each dtype in FORMAT_NAMES, in this order, as an argument of `ArrayList.clamp`."""
+    """Return a bound rounded to each dtype in FORMAT_NAMES, in this order."""
     return [nearest(value, dtype) for dtype in FORMAT_NAMES]
 
 
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
-    """Write clamped elements into `out`. NaN, and values equal to a bound, keep their bits."""
+    """Write clamped elements into `out`. NaN and values that equal a bound keep their bits."""
     values = decode(view, dtype)
     below, above = values < low, values > high
     if out is not view:
@@ -319,7 +308,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new array whose memory is aligned so that TensorFlow and JAX share it instead of copying it."""
+    """Return a new array that is aligned so that TensorFlow and JAX share its memory without a copy."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)
@@ -335,36 +324,39 @@ def part_dtype(dtype: str) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is a NumPy array or scalar. A masked array is not: its masked elements would count."""
+    """Return whether a value is a NumPy array or scalar. Masked arrays are rejected, because their masked elements
+    would count.
+    """
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
 
 
 def own_copy(value: Any) -> Array:
-    """Return a copy of an array or a NumPy scalar in the machine's byte order. A framework may keep the copy."""
+    """Return a copy of an array or a NumPy scalar in the machine's byte order. A framework can keep the copy."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype. The name is cached, because NumPy computes it at each access."""
     return str(dtype.name)
 
 
 def storage(array: Array) -> tuple[Array, str]:
-    """Return (the array as the host path stores it, name of its dtype). An ml_dtypes bfloat16 is stored as uint16."""
+    """Return (the array as the host path stores it, the name of its dtype). bfloat16 of ml_dtypes is stored as
+    uint16.
+    """
     name = dtype_name(array.dtype)
     return (array.view(np.uint16) if name == "bfloat16" else array), name
 
 
 def decode(array: Array, dtype: str) -> Array:
-    """Return the numbers of a stored array: bfloat16 as float32, other dtypes unchanged."""
+    """Return the numbers of a stored array. bfloat16 numbers are returned as float32."""
     if dtype != "bfloat16":
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Return float32 numbers as stored float16 or bfloat16, rounded to even in ties. Return other dtypes unchanged."""
+    """Round float32 numbers to stored float16 or bfloat16 numbers, ties to even. Other dtypes stay unchanged."""
     if dtype == "float16":
         return values.astype(np.float16, copy=False)
     if dtype != "bfloat16":
@@ -375,7 +367,7 @@ def encode(values: Array, dtype: str) -> Array:
 
 
 def round_to(values: Array, dtype: str) -> Array:
-    """Return float64 numbers rounded once to a dtype. Numbers rounded to bfloat16 are returned as float32."""
+    """Round float64 numbers once to a dtype. Numbers rounded to bfloat16 are returned as float32."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     near = values.astype(np.float32)

@@ -27,11 +27,12 @@ class _Memory:
 
 
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
-    """Return, for each tensor, the index of the first tensor in the same memory.
+    """Return for each tensor the index of the first tensor in the same memory.
 
-    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is an alias
-    only of the same object.
-    describe: Returns the name of a tensor for errors, from its index.
+    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is only an
+    alias
+    of the same object.
+    describe: Returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
     owners = [seen[id(tensor)] for tensor in tensors]
@@ -61,17 +62,16 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
 
 
 def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of at least two arrays that may overlap. Arrays in different groups do not."""
+    """Yield groups of at least two arrays that can overlap. Arrays in different groups never overlap."""
     bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in views.items()}
     for group in _connected(bounds):
         yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]
 
 
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of arrays that may overlap, found by the offsets of their bytes modulo the step between contiguous
-    parts.
+    """Yield groups of arrays that can overlap, by the offset of each array within the common step of their strides.
 
-    The columns of a matrix, for example, have different offsets in each row. So no two columns have to be compared.
+    The columns of a matrix, for example, have different offsets in each row, so no two columns have to be compared.
     """
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
@@ -84,7 +84,6 @@ def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
 
 
 def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield the groups of at least two ranges that are connected by overlaps, in the order of their starts."""
     group: list[int] = []
     end = 0
     for index in sorted(ranges, key=ranges.__getitem__):
@@ -100,7 +99,7 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (bytes of an array's contiguous parts, the greatest common divisor of the steps between them)."""
+    """Return (bytes of an array's contiguous parts, the greatest common divisor of the steps between these parts)."""
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
         if stride == size:
@@ -118,7 +117,6 @@ def _check_writable(view: Array, subject: str) -> None:
 
 
 def expanded(subject: str) -> ValueError:
-    """Return the error for a tensor whose elements overlap in memory, so that it cannot be written."""
     return ValueError(
         f"{subject} has elements that overlap in memory (an expanded view), so it cannot be clipped in place. Replace "
         "it by a contiguous copy"
@@ -126,7 +124,7 @@ def expanded(subject: str) -> ValueError:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays have the same elements of memory, in any order, as a tensor and its transpose do."""
+    """Return whether two arrays have the same elements in any order, such as a tensor and its transpose."""
     if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
         return False
     dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
@@ -147,7 +145,7 @@ def _shares_memory(a: Array, b: Array) -> bool:
 def _overlaps_itself(view: Array) -> bool:
     """Return whether two elements of an array overlap in memory.
 
-    No elements overlap if each stride exceeds the memory that all smaller strides span.
+    Elements cannot overlap if each stride exceeds the memory that all smaller strides span.
     """
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False

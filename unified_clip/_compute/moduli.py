@@ -1,8 +1,8 @@
 """Moduli |x + yj| of complex numbers: their exact sum, and the correctly rounded maximum.
 
-A modulus is a square root, which float64 would round. Here it is the sum of two float64, with a relative error below
-2**-95. If this precision does not decide the result, the modulus is rounded down to an integer number of units (see
-`Accumulator`).
+A modulus is a square root that float64 would round. Here, a modulus is the sum of two float64, with a relative error
+below 2**-95. If this precision does not decide the result, the modulus is rounded down to an integer number of units
+(see `Accumulator`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Two relative distances, for squares in float64 and for squares as the sum of two float64. A rounded square may be the
-largest one if it is at most this far from the computed maximum.
+"""A rounded square can be the largest square if its relative distance from the computed maximum is at most this number.
+
+The first number is for squares in float64, the second number for squares as the sum of two float64.
 """
 
 
 SMALL = 2.0**-400
-"""Below this number, the square of a scaled modulus is too small for the sum of two float64."""
+"""Below this number, a scaled modulus has a square that is too small for the sum of two float64."""
 
 
 class Scaled(NamedTuple):
-    """The magnitudes of real and imaginary parts, divided by a power of two so that the largest of them is near 1."""
+    """The magnitudes of real and imaginary parts, divided by a power of two. The largest magnitude is then near 1."""
 
     x: Float64s
     y: Float64s
@@ -88,7 +89,7 @@ def exact_sum(view: Array) -> Accumulator:
 
 
 def max_abs(view: Array, dtype: str) -> float:
-    """Return the largest modulus, rounded once to `dtype`. It is NaN if an element is NaN, and 0 without elements."""
+    """Return the largest modulus, rounded once to `dtype`. Return NaN if an element is NaN, and 0 without elements."""
     result, squares = Accumulator(), {0}
     for chunk in _chunks(view):
         result += _flags(chunk)
@@ -101,7 +102,7 @@ def max_abs(view: Array, dtype: str) -> float:
 def _max_square(chunk: Array) -> int:
     """Return the largest square of a modulus, in units of 2**-UNIT.
 
-    First, compute squares as sums of two float64. Then compute the squares exactly that may be the largest.
+    Only squares that can be the largest square are computed exactly.
     """
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)
@@ -118,7 +119,6 @@ def _chunks(view: Array) -> Iterator[npt.NDArray[np.complex128]]:
 
 
 def _flags(chunk: Array) -> Accumulator:
-    """Return an empty accumulator with flags for NaN and inf."""
     nan = np.isnan(chunk)
     return Accumulator(nan=bool(nan.any()), infinite=bool((np.isinf(chunk) & ~nan).any()))
 
@@ -129,13 +129,13 @@ def _square(x: float, y: float) -> int:
 
 
 def _in_units(number: float) -> int:
-    """Return a number in units of 2**-1074, the smallest float64, whose square is 2**-UNIT."""
+    """Return a number in units of 2**-1074, the smallest float64."""
     numerator, denominator = number.as_integer_ratio()
     return numerator * ((1 << UNIT // 2) // denominator)
 
 
 def _scaled(chunk: Array) -> Scaled:
-    """Return the scaled parts of finite numbers that are not all 0. Numbers that underflow are negligible."""
+    """Scale the parts of finite numbers that are not all 0. Numbers that underflow are negligible."""
     x, y = np.abs(chunk.real), np.abs(chunk.imag)
     exponent = math.frexp(max(x.max(), y.max()))[1]
     return Scaled(np.ldexp(x, -exponent), np.ldexp(y, -exponent), exponent)

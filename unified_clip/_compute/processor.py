@@ -1,4 +1,4 @@
-"""Whether this thread keeps subnormal numbers, and how many threads to use."""
+"""The floating-point mode of this thread, and the number of threads to use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ MAX_THREADS = 1024
 
 
 def default_threads() -> int:
-    """Return the value of OMP_NUM_THREADS, or the number of CPUs that this process may use."""
     setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if setting.isdigit() and int(setting):
         return min(int(setting), MAX_THREADS)
@@ -31,7 +30,7 @@ def keeps_subnormals() -> bool:
 
 @contextmanager
 def ieee_arithmetic() -> Iterator[None]:
-    """Inside the `with` block, keep subnormal numbers, and silence NumPy's warnings.
+    """Inside the `with` block, keep subnormal numbers and silence NumPy's warnings.
 
     A thread flushes subnormal numbers to zero after torch.set_flush_denormal, and in TensorFlow's py_function.
     """
@@ -52,9 +51,8 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return the C library, whose functions set the floating-point mode of a thread.
-
-    Return None except on Linux on x86-64, because only there is C's default mode (FE_DFL_ENV) known to be -1.
+    """Return the C library on Linux on x86-64, and None elsewhere, because C's default mode (FE_DFL_ENV) is only known
+    there.
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None

@@ -1,4 +1,4 @@
-"""The functions for scalars of the host path. This module does not import the kernels: `config` needs only scalars."""
+"""Functions for scalars of the host path. The package `config` needs scalars without the compiled kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._core.types import Scalar, Tensor
 
 
 class HostScalars:
-    """The functions for scalars that are Python's numbers or NumPy's arrays."""
+    """Functions for scalars that are Python numbers or NumPy arrays."""
 
     def asarray(self, value: Any) -> Scalar:
         return float(value)

@@ -14,9 +14,9 @@ from .processor import ieee_arithmetic
 
 
 def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
-    """Sum the rows of `values` that have equal indices. Return (unique indices, sums), each sum rounded once.
+    """Sum the rows of `values` that have equal indices. Return (unique indices, sums), with each sum rounded once.
 
-    indices: An array of shape (k, n), with the k indices of each row. values: An array of shape (n, ...).
+    indices: An array of shape (k, n), with k indices for each row. values: An array of shape (n, ...).
     """
     unique, inverse = np.unique(indices, axis=1, return_inverse=True) if len(indices) > 1 else unique_row(indices)
     order = np.argsort(inverse, kind="stable", axis=None)
@@ -31,10 +31,7 @@ def unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
-    """Return the sums of consecutive rows, from each index in `starts` to the next.
-
-    The sums are correctly rounded, so the order of the rows does not matter.
-    """
+    """Return the correctly rounded sums of consecutive rows, from each index in `starts` to the next index."""
     if dtype.startswith("complex"):
         result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)
         result.real, result.imag = (sum_segments(part, starts, part_dtype(dtype)) for part in (rows.real, rows.imag))

@@ -1,8 +1,8 @@
 """The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` computes the same in NumPy.
 
-UNIFIED_CLIP_NATIVE=0 disables the kernels. UNIFIED_CLIP_NATIVE=1 makes missing kernels an error, also during
-installation. If the variable is not set, and a clone without kernels hides an installed copy with kernels, the import
-warns.
+UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
+installation. If the variable is not set, a warning reports a clone without kernels that hides an installed copy with
+kernels.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def _load() -> ModuleType | None:
 def _warn_in_clone() -> None:
     """Warn that Python imported the clone instead of the installed package, which has compiled kernels.
 
-    Do not warn under `PYTHONSAFEPATH`: the search path then names the clone, so the import is intended. Workers start
-    this way.
+    With `PYTHONSAFEPATH`, the search path names the clone, so the import is intended. Workers start this way.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return

@@ -1,1 +1,1 @@
-"""What the HTML pages share: templates, styles and SVG plots. A page loads no other file, so it opens from the disk."""
+"""Templates, styles and SVG plots of HTML pages. A page loads no other file, so you can open it from the disk."""

@@ -1,4 +1,4 @@
-"""Write the SVG elements that the page's plots need, with escaped text."""
+"""SVG elements for the plots of a page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from markupsafe import Markup, escape
 
 WIDTH = 760
 LEFT, RIGHT, TOP = 96, 16, 12
-"""The width of a plot, and its margins, in pixels at scale 1."""
+"""The margins of a plot, in pixels at scale 1."""
 
 
 def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
-    """Return an SVG element. In attribute names, `class_` becomes `class` and other underscores become hyphens."""
+    """Return an SVG element. In attribute names, `class_` becomes `class`, and other underscores become hyphens."""
     written = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), f"{value:.1f}" if isinstance(value, float) else value
@@ -23,7 +23,7 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
 
 
 def figure(name: str, description: str, height: int, children: Sequence[Markup]) -> Markup:
-    """Return the children as one SVG figure with a description for screen readers."""
+    """Return an SVG figure with a description for screen readers."""
     described = tag("title", description)
     return tag(
         "svg", described, *children, id=name, viewBox=f"0 0 {WIDTH} {height}", role="img", aria_label=description

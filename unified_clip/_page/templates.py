@@ -6,7 +6,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 
 def environment(package: str) -> Environment:
-    """Return Jinja's environment for the templates in a package's folder `web`, and for the templates of all pages."""
+    """Return Jinja's environment for the templates in a package's folder `web` and in `_page/web`."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package, "web"), PackageLoader("unified_clip._page", "web")]),
         autoescape=True,
