@@ -1,1 +1,1 @@
-"""Clip in trainers and optimizers: one module per trainer or framework, which imports it."""
+"""Clip in trainers and optimizers. Each module imports only its own trainer or framework."""

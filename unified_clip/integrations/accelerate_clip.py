@@ -27,15 +27,16 @@ def clip_(
     Call this function on all ranks, after every `accelerator.backward`. While gradients accumulate, the function does
     nothing.
 
-    If the scaler skips the step of an optimizer, the optimizer's gradients are not clipped, and not part of the norm.
-    The gradients of a fused optimizer on a GPU are clipped even then, because reading the scaler's decision would wait
-    for the GPU. With nonfinite "raise" or "skip", the clip waits anyway, and does not clip these gradients.
+    If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
+    include them. Fused optimizers on a GPU are an exception: their gradients are always clipped, because reading the
+    scaler's decision would wait for the GPU. With nonfinite "raise" or "skip", the clip waits anyway, so there is no
+    exception.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
         clip: A configuration, or its `clipper(...)`, which can declare a process group and ownership.
-        parameters: `model.parameters()`, or, if the configuration has patterns of names, `model.named_parameters()`. A
-            dict of name to parameter, and a single parameter, are accepted, too.
+        parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`. A
+            dict of name to parameter, or a single parameter, is also accepted.
         step: The step for a schedule, from 0 on. None: count clips.
 
     Returns:
@@ -44,8 +45,8 @@ def clip_(
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
-        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards them, and
-            no ownership is declared.
+        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards the
+            gradients, and no ownership is declared.
         TypeError: An entry of `parameters` is not a parameter. Or the configuration selects parameters by name, and
             `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -97,7 +98,7 @@ def _listed(parameters: Any) -> Any:
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
     """Set `.grad` of these parameters to None inside the `with` block, so that they are not clipped.
 
-    The caller still passes these parameters to the clip, because names may depend on positions.
+    The caller cannot remove the parameters instead, because names can depend on positions.
     """
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Make optimizers of Keras 3 clip before every update, on TensorFlow, JAX and PyTorch: `ClipConfig.attach_to`."""
+"""Make optimizers of Keras 3 clip before every update, for `ClipConfig.attach_to`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""The methods of the optimizer that `Attached` replaces. Keras calls the first method once for each update, after it
-has averaged and unscaled accumulated gradients, and before weight decay. (On JAX, Keras also calls it for batches that
-only accumulate, and discards the result.) `fit` calls the last method at its end.
+"""The methods of the optimizer that `Attached` replaces.
+
+Keras calls `_clip_gradients` once for each update: after it averages and unscales accumulated gradients, and before
+weight decay. On JAX, Keras also calls `_clip_gradients` for batches that only accumulate, and discards the result.
+`fit` calls `finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that sums replicas' gradients. It is replaced on TensorFlow, because Keras calls it after the clip."""
+"""The method that sums replicas' gradients. TensorFlow needs a replacement, because Keras sums after the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
@@ -52,16 +54,12 @@ def _wrapped() -> tuple[str, ...]:
 
 
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
-    """Make an optimizer of Keras clip before every update. Return the handle.
+    """Make an optimizer of Keras clip before every update, and return the handle.
 
-    Attach before the first `fit`, because steps that are already compiled do not change.
+    Attach before the first `fit`, because compiled steps do not change.
 
-    names: The model, a dict of name to variable, or a list of names in the order of the variables, for patterns. For a
-        model or None, a variable's name is its path, with dots.
-
-    TypeError: `optimizer` is not of Keras, only calls other optimizers, has scaled gradients, or is of an unsupported
-        version of Keras. Or `names` has another type than these. Or the rule adagc gets an optimizer that is not built.
-    ValueError: the optimizer clips by itself, or a configuration is already attached.
+    names: The names for patterns: the model, a dict of name to variable, or a list of names in the order of the
+        variables. For a model or None, a variable's name is its path, with dots.
     """
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
@@ -146,15 +144,16 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def last(self) -> LastStep:
-        """The outcome of the last step. NothingClippedError, a RuntimeError: no step has been made.
+        """The outcome of the last step. Reading `last` waits for the device.
 
-        Reading this waits for the device. During `fit` on JAX, `last` is the outcome at the end of the last epoch.
+        During `fit` on JAX, `last` is the outcome at the end of the previous epoch. Before the first step, `last`
+        raises NothingClippedError, a RuntimeError.
         """
         return steps.last_step(int(_read(self._steps)), int(_read(self._step)), _read(self._kept))
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 steps that changed a gradient. None if it is unknown for all of these steps."""
+        """The share of the last 100 steps that changed a gradient. None if the share is unknown."""
         return steps.rate_of(_read(self._recent).tolist())
 
     @property
@@ -167,14 +166,14 @@ class Attached(AbstractContextManager[Any, None]):
     def state_dict(self) -> dict[str, Any]:
         """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-        Files of Keras do not contain the states: save the result beside them. This call waits for the device.
+        Files of Keras do not contain the states, so save the result beside them. This call waits for the device.
         """
         return self._clipper.data(self.step, list(map(_read, self._adaptive)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the states in data that `state_dict` returned, here or on another framework.
 
-        The step stays unchanged: it is the optimizer's `iterations`.
+        The step stays unchanged, because the optimizer's `iterations` define it.
 
         Raises:
             ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
@@ -189,11 +188,11 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def is_attached(self) -> bool:
-        """Return whether the optimizer still clips."""
+        """Whether the optimizer still clips."""
         return self._optimizer is not None
 
     def detach(self) -> None:
-        """Stop clipping by restoring the optimizer's methods. Steps that are already compiled still clip."""
+        """Stop clipping, and restore the optimizer's methods. Compiled steps still clip."""
         if self._optimizer is None:
             return
         self._last_step = self.step
@@ -211,7 +210,7 @@ class Attached(AbstractContextManager[Any, None]):
     # -- what Keras calls
 
     def _apply_subclass(self, grads: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the `apply` of a subclass. RuntimeError: it did not call `Optimizer.apply`, which clips."""
+        """Call the `apply` of a subclass, and raise RuntimeError if nothing was clipped."""
         updates = self._updates
         result = self._originals["apply"](grads, *args, **kwargs)
         if len(grads) and self._updates == updates:
@@ -228,10 +227,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Apply the gradients. If the step is skipped, restore all variables to their values before the step.
-
-        A skipped step also sets accumulated gradients to 0, and counts as a step of the optimizer.
-        """
+        """Apply the gradients. In a skipped step, restore all variables, and set accumulated gradients to 0."""
         optimizer = self._optimizer
         sums = [total for total in getattr(optimizer, "_accumulated_gradients", ()) if total is not None]
         kept = [
@@ -277,7 +273,7 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether this call only accumulates gradients, so that Keras on JAX discards its result."""
+        """Return whether Keras on JAX discards the clipped gradients, because the batch only accumulates gradients."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
@@ -322,10 +318,6 @@ class Attached(AbstractContextManager[Any, None]):
 
 
 def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
-    """Yield how many trainable variables the optimizer has: the same number again for each adaptive state.
-
-    TypeError: a rule needs this number, and the optimizer has no variables yet.
-    """
     if settings.needs_places and not optimizer.built:
         raise TypeError(
             "The adaptive rule adagc has a state for each variable, but the optimizer has no variables yet. Call "

@@ -95,7 +95,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        Without a state, each callback has its own key. Lightning then accepts two callbacks, and `setup` rejects them.
+        Callbacks without a state have different keys, so that Lightning accepts two callbacks, and `setup` can reject
+        them.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
@@ -103,7 +104,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_dict(self) -> dict[str, Any]:
         """Return the clip states for Lightning's checkpoint, by the index of the optimizer.
 
-        Without an adaptive threshold, return {}.
+        Without an adaptive threshold, the result is empty.
         """
         if not self._config.is_adaptive:
             return {}
@@ -143,7 +144,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return clipper
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy or a pickle. It has no outcomes of past steps."""
+        """Return the state for a copy or a pickle, without the outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in OF_A_RUN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -188,7 +189,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
         """Return the number of this step of the optimizer, from 1.
 
-        Lightning itself counts the steps of all optimizers together.
+        Lightning's own count includes the steps of all optimizers.
         """
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
@@ -196,7 +197,6 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return self._steps[optimizer]
 
     def _skips_step(self, trainer: Any, optimizer: Any) -> bool:
-        """Return whether the trainer's gradient scaler skips this step. Return False if there is no scaler."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is None:
             return False

@@ -1,4 +1,4 @@
-"""Check the parameter names that users pass to integrations: a model, or a dict of name to parameter."""
+"""Check the parameter names that users pass to integrations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from ..recording.clip_event import as_mapping
 
 
 def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> Any:
-    """Check the `names` that a user passed. Return (name, parameter) tuples as a dict, and anything else unchanged.
+    """Check the names that a user passed, and convert (name, parameter) tuples to a dict.
 
     is_parameter: A function that returns whether an object is a parameter of the framework.
     title: The framework's name in messages.
-
-    TypeError: a value in a model, in a dict or in (name, parameter) tuples is not a parameter of the framework.
     """
     names = as_mapping(names)
     parameters = dict(names.named_parameters()) if hasattr(names, "named_parameters") else names

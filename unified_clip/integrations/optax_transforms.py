@@ -24,23 +24,28 @@ __all__ = ["ClipState", "last", "load_state_dict", "rate", "state_dict"]
 
 
 class ClipState(NamedTuple):
-    """The state of a transformation that clips: arrays, for `jit`, `scan` and checkpoints."""
+    """The state of a transformation that clips. All fields are arrays, for `jit`, `scan` and checkpoints."""
 
     step: Any
     """The number of steps so far, an int32."""
 
     kept: OutcomeArrays
-    """The outcome of the last step in JAX's default type: float64 with x64, else float32."""
+    """The outcome of the last step, in JAX's default type: float64 with x64, and float32 without x64."""
 
     recent: Any
-    """Whether each of the last 100 steps changed a gradient, as int8: 1, 0, or -1 if that is unknown. The newest value
-    replaces the oldest one."""
+    """Whether each of the last 100 steps changed a gradient, as int8: 1, 0, or -1 if unknown.
+
+    The newest value replaces the oldest value.
+    """
 
     inner: Any
-    """The state of the optimizer that was passed to `as_optax`, or empty if there was none."""
+    """The state of the optimizer that was passed to `as_optax`. Empty if no optimizer was passed."""
 
     adaptive: Any = ()
-    """The state of each adaptive rule: int32 words, two for each float64, which JAX without x64 can keep."""
+    """The state of each adaptive rule, as int32 words.
+
+    A float64 has two words, because JAX without x64 has no float64.
+    """
 
 
 def transformation(
@@ -49,12 +54,8 @@ def transformation(
     """Return a transformation that clips updates.
 
     optimizer: The next transformation. Required with nonfinite = "skip". None: the result only clips.
-    process_group: 'auto' reads the sharding of the arrays. None: each device has complete updates. Otherwise, the names
-        of the axes along which updates are sharded.
-
-    TypeError: `optimizer` is not an `optax.GradientTransformation`.
-    ValueError: nonfinite is "skip", and `optimizer` is None. When the result is used: the rule agc gets no parameters,
-        or updates do not match the parameters.
+    process_group: 'auto' reads the sharding of the arrays. None: each device has complete updates. Otherwise, pass the
+        names of the axes along which updates are sharded.
     """
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
@@ -137,7 +138,8 @@ def last(state: Any) -> LastStep:
 def rate(state: Any) -> float | None:
     """Return the share of the last 100 steps that changed a gradient.
 
-    Steps for which this is unknown do not count. Return None if it is unknown for all steps, or if there was no step.
+    Steps whose outcome is unknown do not count. Return None if the outcomes of all steps are unknown, or if there was
+    no step.
 
     Args:
         state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
@@ -162,7 +164,7 @@ def rate(state: Any) -> float | None:
 def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
     """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-    You need this only to move to another framework. A checkpoint of JAX already has all of the state.
+    You need this function only to move to another framework. A checkpoint of JAX already has all of the state.
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
@@ -187,11 +189,11 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
 
 
 def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> Any:
-    """Return the state of an optimizer with the clip's state from `state_dict`, of this or another framework.
+    """Return a copy of an optimizer's state that continues from the clip's state in `data`.
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, or an object that contains it. It does not change.
+        state: The state of an optimizer, or an object that contains it. The function does not change `state`.
         data: The result of this module's `state_dict`, or of `state_dict()` of a clipper or handle on any framework.
 
     Raises:
@@ -226,11 +228,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 
 
 def _clip_state(state: Any) -> ClipState:
-    """Return the ClipState in an optimizer's state, as NumPy arrays, and without the state of the inner optimizer.
-
-    ValueError: there is no ClipState, or several, or `vmap` has stacked it. TypeError: it has no values, because it is
-    inside a graph.
-    """
+    """Return the only ClipState in an optimizer's state, as NumPy arrays."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:
@@ -255,20 +253,16 @@ def _clip_state(state: Any) -> ClipState:
 
 
 Named = list[tuple[str, Any]]
-"""The name and the value of each leaf."""
+"""(name, value) of each leaf"""
 
 
 def _named_leaves(tree: Any) -> tuple[Named, Any]:
-    """Return (the leaves with their names, the structure of the tree)."""
     entries, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_sparse)
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in entries], structure
 
 
 def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
-    """Return (an update or None for each parameter, the position of each update among the parameters).
-
-    ValueError: some parameters have no update, and an update has the name of no parameter, or of two.
-    """
+    """Return (an update or None for each parameter, the position of each update among the parameters)."""
     if len(updates) == len(params):
         return updates, list(range(len(updates)))
     places = {name: place for place, (name, _) in enumerate(params)}

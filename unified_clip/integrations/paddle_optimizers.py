@@ -1,4 +1,4 @@
-"""The clip for `grad_clip=` of Paddle's optimizers that `ClipConfig.as_paddle()` returns."""
+"""The clip that `ClipConfig.as_paddle()` returns, for `grad_clip=` of Paddle's optimizers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the configuration, names and `state_dict()`, but no last outcome, for a copy or a pickle."""
+        """Return the state for a copy or a pickle, without the last outcome."""
         names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
         return {"settings": self._settings, "names": names, "state": self.state_dict()}
 
@@ -83,10 +83,6 @@ class GradClip(OutcomeProperties, OptimizerClip):
         return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
 
     def _clip(self, param_grads: ParamGrads, step: int) -> ParamGrads:
-        """Clip the gradients. The rule adagc finds the state of each parameter by the parameter's name.
-
-        ValueError: the rule adagc has no state for a parameter.
-        """
         if self._places is None:
             return self._clipper.pairs(param_grads, step=step)
         by_name = {str(BACKEND.parameter_name(parameter)): (parameter, grad) for parameter, grad in param_grads}
@@ -102,10 +98,10 @@ class GradClip(OutcomeProperties, OptimizerClip):
 
     @property
     def step(self) -> int:
-        """The step of the next clip, counted from 0. Set it when training resumes.
+        """The step of the next clip, counted from 0. Set `step` when training resumes.
 
-        Clipping all groups of an optimizer is one step. A new step begins when a parameter is clipped again, or when
-        you set `step`. Set it before every step if some parameters have gradients in some steps only.
+        A step includes one clip for each group of the optimizer. A new step begins when a parameter is clipped again,
+        or when you set `step`. If some parameters do not have gradients in every step, set `step` before every step.
         """
         return self._clipper.step
 
@@ -123,9 +119,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped = set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program. The program clips whenever it runs. Adding the clip does not count as a step.
-
-        TypeError: the configuration has a schedule, an adaptive threshold, or nonfinite "raise" or "skip".
+        """Add a clip to a static program. The program clips whenever it runs, and adding the clip does not count as
+        a step.
         """
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
@@ -155,11 +150,9 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return {Paddle's own name of a parameter: the user's name}. Return None if the user passed no names.
+    """Return the user's name for each of Paddle's own names.
 
-    Paddle's names identify parameters, because parameters are other objects in static programs.
-
-    TypeError: `names` is not a Layer or a dict of parameters.
+    Paddle's names identify the parameters, because a static program has different parameter objects.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
@@ -172,9 +165,9 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 
 
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
-    """Return a function that returns the name of a gradient in the user's `names`.
+    """Return a function that returns the user's name for a gradient.
 
-    needs_all: Raise ValueError for a parameter that is not in `names`, because patterns would not match its name.
+    needs_all: Whether a parameter without a name raises ValueError, because patterns need its name.
     """
     names = by_own_name or {}
     known = {*names, *names.values()}  # the clipper also looks up the names that this function returned

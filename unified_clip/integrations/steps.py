@@ -1,4 +1,4 @@
-"""The outcome of a step as arrays, so that integrations can keep it in an optimizer's state, even inside graphs."""
+"""The outcome of a step as arrays, which integrations can keep in an optimizer's state, even inside graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = Any  # an array of any framework
 
 
 class LastStep(NamedTuple):
-    """The outcome of an optimizer's last step, with the numbers of `ClipOutcome` that a graph can keep."""
+    """The outcome of an optimizer's last step."""
 
     step: int
     """The step for a schedule, counted from 0."""
@@ -33,7 +33,7 @@ class LastStep(NamedTuple):
     norm_clipped: float | None
     coef: float | None
     clipped: bool | None
-    """Whether a gradient changed. None if it is unknown, or the step was skipped."""
+    """Whether a gradient changed. None if the step was skipped, or if the effect of the clip is unknown."""
 
     skipped: bool
 
@@ -44,37 +44,29 @@ class LastStep(NamedTuple):
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
 
-        Numbers that are unknown are left out. `prefix`: the text before each name, such as "train/".
+        Unknown numbers are left out. `prefix`: the text before each name, such as "train/".
         """
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
 class OutcomeArrays(NamedTuple):
-    """The outcome of a step as scalar arrays of a framework."""
-
     norm: Array
     norm_clipped: Array
-    """The total norm after the clip, or -1 if it was not measured."""
+    """The total norm after the clip. -1: the norm was not measured."""
 
     coef: Array
     clipped: Array
-    """Whether a gradient changed: 1, 0, or -1 if it is unknown."""
+    """1 if a gradient changed, 0 if no gradient changed, and -1 if this is unknown."""
 
     skipped: Array
 
 
 UNKNOWN = -1
-"""The value of `clipped` if it is unknown, or if the step has not been made yet."""
+"""The value of `clipped` for a step that has not been made, or whose effect is unknown."""
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite = "skip", the integration skips the step, and restores
-    the optimizer's state.
-
-    settings: The configuration. ops: The backend of the framework. spec: The ranks that share the gradients.
-
-    TypeError: `settings` is not a configuration.
-    """
+    """Return a clipper that never skips a step. With nonfinite = "skip", the integration itself skips the step."""
     if not isinstance(settings, Settings):
         raise TypeError(
             f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
@@ -85,7 +77,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""A function of arrays, and of a flag for each local shard. It returns whether any flag is set on any rank."""
+"""A function that gets arrays and a flag for each local shard, and returns whether any flag is set on any rank."""
 
 
 def outcome_arrays(
@@ -98,8 +90,8 @@ def outcome_arrays(
     """Return the outcome of a step as arrays.
 
     np: The framework's module with the functions of NumPy, such as `jax.numpy`.
-    gradients: (gradient before the clip, gradient after it) tuples. Only read for the rule `value`.
-    anywhere: Combines the ranks' results. Required if gradients may be sharded over ranks.
+    gradients: (gradient before the clip, gradient after the clip). Used only for the rule `value`.
+    anywhere: Combines the results of all ranks. Required if gradients can be sharded.
     """
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
@@ -126,9 +118,8 @@ def outcome_arrays(
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
     """Return the outcome of a step from the values of its `OutcomeArrays`.
 
-    steps: The number of steps so far. step: The step for a schedule.
-
-    NothingClippedError, a RuntimeError: no step has been made.
+    steps: The number of steps so far.
+    step: The step for a schedule.
     """
     if steps == 0:
         raise NothingClippedError("nothing has been clipped yet. Make a step first.")
@@ -139,11 +130,9 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient, or None if this is unknown for all steps.
+    """Return the share of steps that changed a gradient, without steps whose outcome is unknown.
 
-    Leave out steps for which this is unknown.
-
-    recent: `OutcomeArrays.clipped` of each step.
+    recent: The value of `OutcomeArrays.clipped` for each step.
     """
     known = [int(clipped) for clipped in recent if clipped != UNKNOWN]
     return sum(known) / len(known) if known else None

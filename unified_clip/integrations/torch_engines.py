@@ -1,4 +1,4 @@
-"""Reject training engines that hide their gradients, such as DeepSpeed, and define an error about two clips."""
+"""Reject training engines that hide their gradients, such as DeepSpeed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ INSTEAD = {
     "XLA": "max_grad_norm of TrainingArguments, or accelerator.clip_grad_norm_ in a training loop of your own",
     "XLAStrategy": "gradient_clip_val of the Trainer",
 }
-"""The setting that makes each training engine clip. The keys are names of Accelerate's `DistributedType`, and of
-classes of Lightning's strategies."""
+"""The setting that makes a training engine clip, by the engine's name in Accelerate or Lightning."""
 
 TWO_CALLBACKS = (
     "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, set "
@@ -21,10 +20,9 @@ TWO_CALLBACKS = (
 
 
 def check_engine(kinds: Iterable[str]) -> None:
-    """Check that a training engine exposes the gradients of a step.
+    """Raise RuntimeError if a training engine does not expose the gradients of a step.
 
-    kinds: The engine's names: of Accelerate's `DistributedType`, or of a Lightning strategy and its base classes.
-    RuntimeError: the engine does not expose the gradients.
+    kinds: The engine's names: a value of Accelerate's `DistributedType`, or the classes of a Lightning strategy.
     """
     for kind in kinds:
         if kind in INSTEAD:

@@ -1,4 +1,4 @@
-"""Make optimizers of PyTorch clip before every step: `ClipConfig.attach_to`."""
+"""Make optimizers of PyTorch clip before every step, for `ClipConfig.attach_to`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ from .steps import NO_STATE
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
-"""Packages with optimizers that contain another optimizer, which makes the steps."""
+"""Packages whose optimizers contain another optimizer, which makes the steps."""
 
 HOOKS = "_optimizer_step_pre_hooks"
-"""The attribute of an optimizer with the hooks that `register_step_pre_hook` adds."""
+"""The attribute of an optimizer that has the hooks from `register_step_pre_hook`."""
 
 
 CALLERS = 10
-"""The number of a hook's callers among which to look for PyTorch's checkpoint functions. The callers include wrappers
-of `step`.
-"""
+"""The number of stack frames above a hook that are searched for PyTorch's checkpoint functions."""
 
 SAVED = "unified_clip"
-"""The key of the clip's state in an optimizer's `state_dict()`. Configurations with a fixed threshold do not add it."""
+"""The key of the clip's state in an optimizer's `state_dict()`. A fixed threshold does not need a state."""
 
 HAS_STATE = (
     "The optimizer has a state already, but the adaptive threshold starts with its warm-up. If you resume from a "
@@ -59,10 +57,10 @@ NOT_ADAPTIVE = (
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
-    A copied or unpickled optimizer does not clip: attach the configuration to it again. With a schedule or an adaptive
-    threshold, the optimizer's `state_dict` contains the step and the state of the threshold. To restore both, attach
-    before you call the optimizer's `load_state_dict`. A copy of this handle has the configuration and the state, but is
-    not attached.
+    With a schedule or an adaptive threshold, the optimizer's `state_dict` contains the step and the state of the
+    threshold. To restore both, attach before you call the optimizer's `load_state_dict`. A copied or unpickled
+    optimizer does not clip: attach the configuration to it again. A copy of this handle has the configuration and the
+    state, but is not attached.
     """
 
     _clipper: Clipper
@@ -99,12 +97,12 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     @property
     def is_attached(self) -> bool:
-        """Return whether the optimizer still clips."""
+        """Whether the optimizer still clips."""
         return bool(self._hooks)
 
     @property
     def step(self) -> int:
-        """The step of the next clip for a schedule, counted from 0. You can set it."""
+        """The step of the next clip for a schedule, counted from 0. You can set `step`."""
         return self._clipper.step
 
     @step.setter
@@ -138,10 +136,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before `step(*args, **kwargs)`. Replace a closure by one that also clips the gradients.
+        """Clip before the step, or replace the closure by a closure that clips.
 
-        If the `step` of a subclass calls that of its base class, both call the hooks, but only the outer call clips.
-        The outer call is recognized by its stack frame: a flag would stay set after an error.
+        If the `step` of a subclass calls the `step` of its base class, both call the hooks, but only the outer call
+        clips. The stack frame identifies the outer call, because a flag would stay set after an error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -163,7 +161,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """Clip the gradients of the optimizer. A closure may clip several times in one step."""
+        """Clip the gradients of the optimizer. A closure can clip several times in one step."""
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
         if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
@@ -176,9 +174,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Store the names of the parameters, for patterns. Called at the first step, and again after `add_param_group`.
-
-        ValueError: a parameter has no name.
+        """Store the names of the parameters, for patterns. Called at the first step, and again after
+        `add_param_group`.
         """
         parameters = parameters_of(optimizer)
         name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
@@ -195,16 +192,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
 
 def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: DistributedSpec = INFERRED) -> Attached:
-    """Make an optimizer of PyTorch clip before every step. Return the handle.
+    """Make an optimizer of PyTorch clip before every step, and return the handle.
 
-    names: A model, its `named_parameters()`, or a dict of name to parameter, for patterns.
+    names: The names for patterns: a model, its `named_parameters()`, or a dict of name to parameter.
     spec: The ranks that share the gradients.
-
-    TypeError: `optimizer` is not a `torch.optim.Optimizer`, or has no hooks. Or `names` contains an object that is
-        not a parameter.
-    ValueError: a configuration is already attached. Or the configuration selects parameters by name, and a parameter
-        has no name.
-    RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
     """
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -223,7 +214,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def _is_after_a_step(state: Any) -> bool:
-    """Return whether the optimizer's state of a parameter is from a step. Adagrad has a state before its first step."""
+    """Return whether an optimizer's state is from a step. Adagrad has a state before its first step."""
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
@@ -234,7 +225,6 @@ def is_attached(optimizer: Any) -> bool:
 
 
 def check_not_attached(optimizer: Any) -> None:
-    """Raise ValueError if a configuration is attached to an optimizer, or to the optimizer inside it."""
     if is_attached(optimizer):
         raise ValueError(
             f"A configuration is attached to this {type(_inner(optimizer)).__name__} already. Gradients would be "
@@ -249,10 +239,9 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _only_creates_state(frame: FrameType | None) -> bool:
-    """Return whether `torch.distributed.checkpoint` makes this step, with gradients and a learning rate of 0.
+    """Return whether `torch.distributed.checkpoint` makes this step, which is not a step of the training.
 
-    PyTorch makes such a step before it reads or loads the state of an optimizer that has no state yet. The step is not
-    a step of the training.
+    PyTorch creates an optimizer's missing state by a step with gradients of 0 and a learning rate of 0.
     """
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)
@@ -279,6 +268,6 @@ def _then_clip(closure: Callable[[], Any], clip: Callable[[], None]) -> Callable
 
 
 def _names_of(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Return the parameters by name if the optimizer was built from `named_parameters()`, else None."""
+    """Return the parameters by name. Return None if the optimizer was not built from `named_parameters()`."""
     names = [name for group in optimizer.param_groups for name in group.get("param_names", [])]
     return dict(zip(names, parameters_of(optimizer), strict=True)) if names else None

@@ -17,7 +17,7 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients, unless they are unscaled already. Return the scaler's `found_inf` flag for each device."""
+    """Unscale the gradients once, and return the scaler's `found_inf` flag for each device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
@@ -26,21 +26,19 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    Reading the scaler's decision waits for the GPU. Without a fused optimizer, this costs nothing: `GradScaler.step`
-    would wait, too. With a fused optimizer on a GPU, return False without reading the decision, unless nonfinite is
-    "raise" or "skip".
+    Reading the scaler's decision waits for the GPU, as `GradScaler.step` does without a fused optimizer. With a fused
+    optimizer on a GPU, the result is False without a wait, unless nonfinite is "raise" or "skip".
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step.
+    """Return whether the scaler skips the step. A flag that would need an additional wait for the GPU counts as not
+    set.
 
-    A flag on a GPU is read only if the scaler waits for the GPU anyway, or if nonfinite is "raise" or "skip". A flag
-    that is not read counts as not set.
-
-    flags: The flags that `unscale` returned. waits: Whether the scaler waits for the GPU.
+    flags: The result of `unscale`.
+    waits: Whether the scaler waits for the GPU anyway.
     """
     waits = waits or settings.nonfinite in ("raise", "skip")
     return any(bool(flag) for flag in flags if waits or flag.device.type == "cpu")
@@ -48,10 +46,10 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place before the `with` block. Otherwise, a fused optimizer would unscale them in its step.
+    """Unscale gradients in place before the `with` block, so that a fused optimizer does not unscale them after the
+    clip.
 
-    If the block raises an error, restore the gradients, up to rounding, and remove the attributes that
-    `GradScaler.step` has set on the optimizer.
+    If the block raises an error, the gradients are restored, up to rounding.
     """
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:

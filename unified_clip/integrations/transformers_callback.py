@@ -22,7 +22,6 @@ from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
 
 SAVED = "clip_state"
-"""The name of the clip's state in a checkpoint."""
 
 OTHER_CONFIG = (
     "The checkpoint is from a ClipCallback with another configuration. The configuration of the ClipCallback that you "
@@ -86,7 +85,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy or a pickle. It has no outcomes of past steps."""
+        """Return the state for a copy or a pickle, without the outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in ("_clipper", "_has_clipped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -94,7 +93,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """Return the configuration and the clip's state. The trainer saves them in `trainer_state.json`."""
+        """Return the configuration and the clip's state, which the trainer saves in `trainer_state.json`."""
         arguments = {"config": json.loads(self._config.dumps("json"))}
         return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
 
@@ -104,11 +103,10 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     @property
     def clip_state(self) -> dict[str, Any]:
-        """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint.
+        """The state of the clip, which the trainer sets when it restores callbacks from a checkpoint.
 
-        The trainer then replaces the user's callback by a new one with the arguments in `state()["args"]`. The new
-        callback shares the attributes of the user's callback, because `args` cannot have a process group, and because
-        the user reads `last` of the callback that the user made.
+        The trainer replaces the user's callback by a new callback. The new callback shares the attributes of the user's
+        callback, because the user still reads `last` there, and because a checkpoint has no process group.
         """
         return self.state_dict()
 

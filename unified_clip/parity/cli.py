@@ -103,11 +103,6 @@ WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "re
 
 
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
-    """Add `parity` and `parity init` to the command line.
-
-    commands: The object that `argparse.ArgumentParser.add_subparsers` returned.
-    read_ported: A function that reads a report of `unified-clip port`. It raises CodedError for any other file.
-    """
     parity = commands.add_parser(
         "parity",
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
@@ -147,7 +142,6 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Run `unified-clip parity init`, and return the exit status."""
     from .suite import scaffold
 
     names = [option.removeprefix("--").replace("-", "_") for option in RUN_ONLY]
@@ -168,7 +162,6 @@ def run_init(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
-    """Run `unified-clip parity`, and return the exit status."""
     from .report import write
 
     if options.strict_bits and not options.baseline:

@@ -53,7 +53,6 @@ TITLES: Mapping[str, str] = {
     STATIC: "static programs",
     NATIVE: "framework's function",
 }
-"""The name of each mode in reports."""
 
 YOURS = "your function"
 """The title of the mode NATIVE for a function of the user."""

@@ -82,7 +82,7 @@ class NativeResult(Result):
     """The largest difference of an element, relative to the largest exact element of its gradient."""
 
     finite_size: Real = 0.0
-    """The largest relative difference of finite numbers. 0 if they differ only by rounding."""
+    """The largest relative difference of finite numbers. 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
     """Where only one of the two results has inf or NaN."""
@@ -147,7 +147,7 @@ class OwnPair(ReportModel):
     """`left` and `right` are the frameworks of the two functions."""
 
     verdict: Literal["equal", "close", "known", "different"]
-    """The verdict on the difference. known: the list of known differences has the difference of one function."""
+    """The verdict on the difference. "known": the list of known differences has the difference of one function."""
 
     size: Real | None
     """The largest relative difference of the norms and of the gradients. null if the numbers cannot be compared."""
@@ -264,8 +264,8 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run. A failure does so if it is new or larger, or if its verdict or cause has
-    changed. A lost comparison also fails the run.
+    """Whether the change fails the run. A failure fails the run if it is new or larger than in the baseline, or if
+    its verdict or cause has changed. A comparison that only the baseline has also fails the run.
     """
 
     why: str = ""

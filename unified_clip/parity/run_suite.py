@@ -123,7 +123,6 @@ def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:
-    """Return the (mode, case) items that a framework's workers run, in order."""
     cases = [case for case in suite.cases if case.is_for_framework(framework)]
     table = suite.frameworks[framework]
     return [

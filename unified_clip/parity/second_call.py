@@ -21,7 +21,7 @@ from .workers.run_worker import WorkItem
 def processor() -> str:
     """Return the name of the processor and the number of cores that the process can use.
 
-    Both can change the order of a sum, and so the last bits of a norm.
+    Another processor or number of cores can change the order of a sum, and therefore the last bits of a norm.
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):

@@ -28,10 +28,6 @@ GIVEN = "gradients"
 
 
 def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
-    """Return a case that clips the gradients of a container.
-
-    call: The name of a public function of unified_clip, such as "clip_by_global_norm".
-    """
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
         return cases.make_case(GIVEN, in_memory.read_container(container), {"call": call, **plain})
@@ -41,12 +37,6 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
 
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
-    """Run a case on the host path of each framework.
-
-    interpreters: The path of the Python interpreter for each framework.
-    timeout: The number of seconds to wait for the result of a framework.
-    """
-
     def work(framework: str, python: str) -> CallOutcome | Failure:
         worker = run_worker.run_worker(
             run_worker.command(framework, python), [run_worker.WorkItem(HOST, case)], timeout

@@ -30,7 +30,7 @@ OTHER_BITS = "the bits of this known difference differ from the baseline"
 """The start of `Change.why` if a function has changed within a known difference."""
 
 CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
-"""The start of `Change.why` if only the bits of a result have changed, with `--strict-bits`."""
+"""The start of `Change.why` with `--strict-bits`, if a result has other bits than the baseline."""
 
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
@@ -48,8 +48,6 @@ class _Entry:
 
     verdict: str
     text: str
-    """The verdict with its size, as printed."""
-
     size: float = 0.0
     numbers: object = None
     """The numbers of the result, or their digests."""
@@ -65,8 +63,6 @@ class _Entry:
 
     agrees: bool = False
     exact: bool = False
-    """Whether the entry is the exact result of a case."""
-
     listing: object = None
     """The entry of the list of known differences. If the entry has changed, the user has accepted the difference
     again.
@@ -117,7 +113,7 @@ def check_digests(path: Path, report: ParityReport) -> None:
 def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
     """Return the changes between two reports. Changes that fail the run come first.
 
-    strict_bits: Whether other bits fail the run. Functions that are not deterministic are excepted.
+    strict_bits: Whether other bits fail the run, except for functions that are not deterministic.
     """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
@@ -218,7 +214,6 @@ def losses(report: ParityReport) -> list[Change]:
 
 
 def known_title(known: KnownDifferenceResult) -> str:
-    """Return the text of `Change.what` for an entry of the list of known differences."""
     return f"known difference, {known.function}, {known.reason!r}"
 
 
@@ -234,7 +229,6 @@ def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDi
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield changes of frameworks, cases and package versions."""
     before, after = (
         [*((name, "", "") for name in each.frameworks), *(("", "", case.name) for case in each.cases)]
         for each in (old, new)
@@ -319,9 +313,7 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
 
 
 def _listing(report: ParityReport, framework: str, case: str) -> object:
-    """Return an entry of the list of known differences without its measured numbers, or None for a result without an
-    entry.
-    """
+    """Return the list's entry for a result, without the measured numbers. Return None if the result has no entry."""
     for entry in report.known:
         if entry.framework == framework and case in entry.cases:
             return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions

@@ -36,7 +36,7 @@ def report(
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
     """Return the report with its changes since a baseline, and with a new verdict, exit status and problems.
 
-    changes: None: there is no baseline.
+    changes: The changes since the baseline, or None without a baseline.
     """
     is_worse = any(change.worse for change in changes or ())
     fails = is_worse or (report.differs and (changes is None or report.strict))
@@ -105,7 +105,6 @@ NO_CAUSE = "the entry has no `cause`"
 WRITE_REASON = "Write why you accept the difference into `reason`, or correct the function"
 
 SHOWN_ENTRIES = 5
-"""The largest number of entries in a note."""
 
 
 def _entries_without_cause(count: int) -> str:

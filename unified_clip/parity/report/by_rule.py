@@ -14,7 +14,7 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The stages that can have the result of a call. A call that only measures has no clipped tensors."""
+"""The stages that can have the result of a call, in order of preference."""
 
 
 class Function(NamedTuple):
@@ -58,7 +58,10 @@ class Row:
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return a row for each list of gradients and clip rule that at least two frameworks have a function for."""
+    """Return a row for each list of gradients and each clip rule.
+
+    A rule is left out if only one framework has a function for the rule.
+    """
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

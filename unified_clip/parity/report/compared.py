@@ -16,7 +16,6 @@ def title(mode: str, result: Result | None) -> str:
 
 
 def numbers(result: Result) -> list[str]:
-    """Return lines about the element with the largest distance from the exact result."""
     first, *lines = str(result.details or "").splitlines() or [""]
     if isinstance(result, NativeResult) and result.is_users:
         lines = [line.replace(SIDES["native"], "yours".ljust(len(SIDES["native"]))).rstrip() for line in lines]
@@ -24,7 +23,6 @@ def numbers(result: Result) -> list[str]:
 
 
 def titles(report: ParityReport) -> dict[str, str]:
-    """Return the title of each mode for columns with the results of all frameworks."""
     has_native, yours = _kinds(report)
     return {**TITLES, NATIVE: (BOTH if has_native else YOURS) if yours else TITLES[NATIVE]}
 

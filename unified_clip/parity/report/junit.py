@@ -87,7 +87,6 @@ def _fill(
 ) -> None:
     """Add the results of one framework in one mode to a `testsuite` element.
 
-    title: Results with another `_title` are left out.
     losses: Why a change since the baseline fails the run, by key.
     """
     for row in report.cases:
@@ -109,7 +108,6 @@ def _fill(
 
 
 def _is_excused(report: ParityReport, row: CaseResult, pair: OwnPair) -> bool:
-    """Return whether the baseline excuses the failures of both functions."""
     natives = {name: native for name, native in row.natives.items() if name in (pair.left, pair.right)}
     places = [(name, compared.title(NATIVE, native), row.name) for name, native in natives.items() if native.problem]
     return bool(places) and all(baseline.excuses(report, place) for place in places)
@@ -120,11 +118,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed, or as skipped if the baseline already had the failure.
-
-    key: (framework, what, case) of the result.
-    numbers: More lines about the difference.
-    """
+    """Mark a test case as failed, or as skipped if the baseline already had the failure."""
     if baseline.excuses(report, key):
         _mark(case, "skipped", "different", f"excused by the baseline: {message}", numbers)
     else:
@@ -132,11 +126,6 @@ def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, 
 
 
 def _mark(case: Element, tag: str, kind: str, message: str, numbers: str = "") -> None:
-    """Add an element to a test case that did not pass.
-
-    tag: `failure`, `error` or `skipped`.
-    kind: The verdict on the result.
-    """
     mark = SubElement(case, tag, type=kind, message=message)
     mark.text = "\n".join([safe(message), *numbers.splitlines()])
 

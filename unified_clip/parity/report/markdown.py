@@ -36,7 +36,6 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(report: ParityReport) -> list[str]:
-    """Return the first lines of the report: the summary sentence, the counts and the notes."""
     lines = [report.verdict, compared.line(report)]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = {
@@ -89,7 +88,6 @@ def cases_of(problem: Problem) -> str:
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
-    """Return a line with the verdicts on the user's functions for each pair of frameworks."""
     counts: dict[str, Counter[str]] = {}
     for case in report.cases:
         for pair in case.own_pairs:
@@ -102,7 +100,6 @@ def own_pairs_lines(report: ParityReport) -> list[str]:
 
 
 def own_pairs_rows(report: ParityReport) -> list[list[str]]:
-    """Return a table row for each pair of the user's functions that differ by more than rounding."""
     return [
         [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), pair.detail or NOTHING]
         for case in report.cases
@@ -170,7 +167,7 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
-    """Return the report as Markdown of at most `most` bytes. If lines are left out, another line has their number."""
+    """Return the report as Markdown of at most `most` bytes. If lines are left out, the report has their number."""
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]

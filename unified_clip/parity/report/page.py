@@ -57,7 +57,6 @@ class Card:
 
     @property
     def commands(self) -> list[str]:
-        """The commands that run the case again."""
         return list(dict.fromkeys(result.reproduce for _, _, result in self.columns if result.reproduce))
 
 
@@ -111,7 +110,6 @@ class View:
 
     @cached_property
     def verdicts(self) -> list[str]:
-        """The verdicts in the table, from best to worst."""
         occurring = {cell.verdict for row in self.rows for cell in row.cells if cell}
         return sorted(occurring, key=list(VERDICTS).index)
 
@@ -178,11 +176,6 @@ class View:
 
 
 def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> str:
-    """Return the report as an HTML page.
-
-    recorded: The calls of a recording, to plot on the page.
-    ported: A report of `unified-clip port`, to add to the page.
-    """
     report = report.safe()
     changes = [] if report.baseline is None else [change_rows.headline(report.baseline)]
     page: str = _template("page.html").render(

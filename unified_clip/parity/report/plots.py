@@ -28,7 +28,6 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
 
 
 def histogram(report: ParityReport) -> Markup | None:
-    """Return a histogram of the distances from the exact results. Return None if there are no results."""
     sides: tuple[Side, ...] = ("ours", "native")
     rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
     rows = [(name, side, counts) for name, side, counts in rows if counts]
@@ -84,7 +83,6 @@ class Point(NamedTuple):
 
 
 def norms(report: ParityReport) -> Markup | None:
-    """Return a plot of the norms' relative errors over the number of elements. Return None if there are no norms."""
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases

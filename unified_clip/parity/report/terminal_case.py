@@ -12,7 +12,6 @@ from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared
 
 ALONE = "The cause is from the cases of --case alone. A whole run tests causes on all cases of the function."
-"""The line below a difference of the user's function."""
 
 
 def command(suite: str, case: str, framework: str) -> str:

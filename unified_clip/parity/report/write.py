@@ -32,7 +32,6 @@ def remove(out: Path, keep: Path | None) -> None:
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
-    """Write index.html, parity.json, parity.md and parity.xml into the directory `out`."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
     (out / "parity.json").write_text(data, encoding="utf-8")

@@ -14,7 +14,6 @@ FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_u
 """The functions of adagc and agc. The function of any other rule is `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
-"""The arguments of a call that are not settings of its rule."""
 
 
 def settings_of(rule: object) -> list[str]:

@@ -17,7 +17,6 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""The functions that put tensors into a container, by the value of `container` in a suite."""
 
 STRUCTURES = {
     "dict": "dict",
@@ -35,13 +34,11 @@ class CallForm(BaseModel):
 
     container: str = "list"
     listed: list[Annotated[int, Field(ge=0)]] = []
-    """Indices of gradients in the order of the container. The container has the same object twice for a repeated
-    index.
+    """Indices of gradients in the order of the container. If an index is repeated, the container has the same object
+    twice.
     """
 
     need_clip: list[bool | int] = []
-    """The attribute `need_clip` of each gradient's parameter."""
-
     groups: list[str] = []
     """The name of each parameter's group. `set_gradient_clip` sets a clip for each group."""
 

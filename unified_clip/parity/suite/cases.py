@@ -34,8 +34,6 @@ class Case:
     arguments: Mapping[str, Any]
     call_form: CallForm = PLAIN
     names: Sequence[str] = ()
-    """The name of each gradient."""
-
     options: CaseOptions = DEFAULT_OPTIONS
 
     @property
@@ -55,8 +53,8 @@ class Case:
     def rule(self) -> str | None:
         """The clip in words, such as "total norm, threshold 1". None if other frameworks cannot clip in this way.
 
-        Results with the same rule are compared, for example of `clip_grad_norm_(max_norm=1.0)` and
-        `clip_by_global_norm(clip_norm=1.0)`.
+        For example, `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule, so
+        that their results are compared.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
@@ -87,10 +85,7 @@ class Case:
         return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Return whether several ranks can run the case.
-
-        left_out: Kinds of cases that the suite leaves out of the mode.
-        """
+        """Return whether several ranks can run the case."""
         by_slice = "axes" in self.arguments or self.call.style == "units"
         return not (self._shares_memory or by_slice or self._is_any(left_out))
 
@@ -141,11 +136,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return the case of one call.
-
-    name: The name of the list of gradients.
-    call: The arguments of the call, and the name of the function under the key `call`.
-    """
+    """Return the case of one call. The arguments have the name of the function under the key `call`."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     _check(case, name)
@@ -157,7 +148,6 @@ def _cases(
 ) -> Iterator[Case]:
     """Yield the cases of one table.
 
-    lists: All lists of gradients of the suite, by name.
     place: The file and the number of the table, for errors.
     directory: The directory for relative paths in `configs`.
     """
@@ -339,7 +329,6 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each rule about the numbers in a case's arguments."""
     arguments = case.arguments
     thresholds = {key: arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments}
     for key, value in thresholds.items():

@@ -23,10 +23,7 @@ NAMES = {
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for each threshold of a configuration.
-
-    place: The file and the table of the suite, for errors.
-    """
+    """Yield a call for each threshold of a configuration."""
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:

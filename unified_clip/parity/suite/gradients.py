@@ -20,7 +20,6 @@ from .schema import GradientsTable, SuiteError, TensorTable
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
     """Return the gradients of a `[[gradients]]` table by name.
 
-    suite: The directory for relative paths in the table.
     place: The file and number of the table, for errors.
     pythons: The path of each framework's Python interpreter, for files and functions that need a framework.
     """

@@ -47,11 +47,7 @@ class Suite:
     """The directory of the suite's file."""
 
     without: Sequence[str] = ()
-    """The modes that `--without` leaves out."""
-
     notes: Sequence[str] = ()
-    """Lines for the end of the report."""
-
     saved: Sequence[str] = ()
     """The names of the lists of gradients that come from a file or a function."""
 
@@ -62,7 +58,6 @@ class Suite:
     """Whether `--case` chose the cases. Then no known difference counts as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
-        """Return the arguments of `run_worker.command` after the name of the framework."""
         table = self.frameworks[framework]
         return table.python, *((table.functions, self.root, table.returns) if table.functions else ())
 
@@ -143,7 +138,7 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
     """Return a `[frameworks.NAME]` table with its default values filled in.
 
     file: The suite's file. The path `python` in the table is relative to the directory of the file.
-    tolerance: The tolerance for a table without a tolerance.
+    tolerance: The default tolerance.
     """
     if name not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
@@ -227,7 +222,7 @@ def _check_mode(suite: Suite, mode: str) -> None:
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
     """Return the suite with only the cases of these names, for `--case`. In a name, `*` stands for any text.
 
-    whole: The suite with all its frameworks, for the error about a case that other frameworks run.
+    whole: The suite before `--frameworks` removed frameworks, for error messages.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     chosen: dict[str, Case] = {}

@@ -20,7 +20,6 @@ WITH_NORM = ("in place", "list")
 """The styles of calls for which a function of the user does not have to return a norm."""
 
 MOST_NAMES = 10
-"""The largest number of names in the error about a function that does not exist."""
 
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
@@ -104,7 +103,7 @@ def calls(case: Case, public_name: str, framework: str) -> bool:
 
 
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
-    """Return whether a Python file can define a name. The worker reports a function that is missing after all.
+    """Return whether a Python file seems to define a name. The file is parsed, but does not run.
 
     is_own_python: Whether the current interpreter runs the file. Another interpreter can accept another syntax.
     """

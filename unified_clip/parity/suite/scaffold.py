@@ -19,7 +19,7 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""The package that shows whether a framework is installed, by framework."""
+"""The package of each framework, which shows whether the framework is installed."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
 """The functions in the written suite: the rules of PyTorch, TensorFlow and Paddle, and a function that clips per
@@ -152,7 +152,6 @@ calls = [
 
 
 def chosen_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the gradient files that the user passed, or the gradient files in the current directory."""
     return list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
 
 
@@ -222,10 +221,6 @@ def _is_short(coef: float) -> bool:
 
 
 def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
-    """Return a comment with the total norm of each list of gradients.
-
-    usable: The norms that define the thresholds.
-    """
     values = enumeration([f"{norm:.4g}" for norm in norms])
     text, them = ("the total norm is", "it") if len(norms) == 1 else ("the total norms are", "all")
     places = f": the first threshold is below {them}, the second above {them}" if len(usable) == len(norms) else ""
@@ -246,7 +241,9 @@ def _norm(path: Path) -> float:
 
 
 def _framework(name: str, *, is_chosen: bool) -> str:
-    """Return the table of a framework, as a comment if it is neither installed nor chosen by the user."""
+    """Return the table of a framework. The table is a comment if the user did not choose the framework and it is
+    missing.
+    """
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     python = f'# python = "../{name}/bin/python"\n'

@@ -211,7 +211,9 @@ class Framework(Table):
     """The kinds of cases that each mode leaves out."""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """FILE.py:FUNCTION of the user for each public name, relative to the suite's file."""
+    """The function of the user for each public name, as FILE.py:FUNCTION. The path is relative to the suite's
+    directory.
+    """
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
     """The form of the result for each public name whose function returns no norm.
@@ -251,7 +253,6 @@ Model = TypeVar("Model", bound=Table)
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """Return the content of a TOML file of a suite. Raise SuiteError with the first error."""
     if path.is_dir():
         raise SuiteError(f"{path} is a directory, not a TOML file. Correct the path or the pattern that names it")
     if not path.is_file():
