@@ -1,7 +1,4 @@
-"""Pair the clip calls of a step by their gradients and settings, and find clips that only one of two runs makes.
-
-Two runs may clip their networks in different orders, and one run may lack a clip. So the order does not pair the calls.
-"""
+"""Pair the clip calls of a step by their gradients and settings, because two runs may clip in different orders."""
 
 from __future__ import annotations
 
@@ -17,38 +14,34 @@ from .rounding import PRODUCT, same
 from .runs import RecordedCall, RecordedRun
 
 MIN_SHARE = 0.5
-"""Two calls can be the same clip if they have at least this part of their gradients in common."""
+"""Two calls can be the same clip if they have at least this fraction of their gradients in common."""
 
 Likeness = Sequence[Sequence[float | None]]
-"""How much two calls are alike: for each call of the run with fewer calls, a number for each call of the other run.
+"""A matrix of similarities: a row for each call of one run, and a column for each call of the other run.
 
-The number is None if the two calls cannot be the same clip.
+An entry is None if the two calls cannot be the same clip.
 """
 
 
 class MissingCalls(NamedTuple):
-    """The clip calls that only one run makes in a step. All other calls of this run have a partner in the other run."""
+    """The clip calls that only one run makes in a step."""
 
     step: int
     is_first: bool
-    """Whether the first run lacks the calls. False: the second run lacks them."""
-
     calls: Sequence[RecordedCall]
     partners: Sequence[RecordedCall]
-    """The calls of this step that have a partner, in the run that makes the missing calls."""
+    """The calls of the same run and step that have a partner in the other run."""
 
     later: frozenset[int]
     """The indices of the pairs of calls in this step that come after the first missing call."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
-    """Sort the calls of each step so that the same clips have the same position. Return (a, b, missing calls).
+    """Sort the calls of each step so that equal clips have the same position.
 
-    The calls of a step keep their order if it is not clear which of them are the same clip. An example is a loop in
-    place of one call. Calls that only one run makes come last in their step. The missing calls are those of the first
-    such step.
+    Return (a, b, calls that only one run makes).
 
-    names: The name of a parameter in `b`, by its name in `a`.
+    The calls of a step keep their order if their partners are not clear. Calls without a partner come last.
     """
     by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
@@ -65,7 +58,7 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return the sorted calls of one step, and the calls that only one run makes. Return None to keep their order."""
+    """Return the sorted calls of both runs, and the missing calls. None means that the calls keep their order."""
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -90,12 +83,9 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (partners, whether their order matters) for equally many calls of two runs.
+    """Return (index in `b` of the partner of each call in `a`, whether the order of the calls matters).
 
-    The partners are the index in `b` of each call of `a`, or None if a call has none. If two calls of a run may clip
-    the same gradients, the calls keep their order.
-
-    names: The name of a parameter in `b`, by its name in `a`.
+    The indices are None if a call has no partner. The order matters if two calls of a run may clip the same gradients.
     """
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))
@@ -103,10 +93,7 @@ def partners_of(
 
 
 def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return how much two calls are alike, or None if they cannot be the same clip.
-
-    names: The name of a parameter in the run of `other`, by its name in the run of `call`.
-    """
+    """Return the similarity of two calls, or None if they cannot be the same clip."""
     is_near = have_near_norms(call, other)
     share = _share(call, other, names)
     if share is None:  # no gradient was recorded
@@ -120,9 +107,9 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 
 
 def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the part of the gradients that both calls have: by name, or by shape if a call has only positions.
+    """Return the fraction of gradients that two calls have in common, or None if no gradients were recorded.
 
-    Return None if no gradients were recorded.
+    Gradients are compared by name. If one call has only positions in place of names, gradients are compared by shape.
     """
     if not call.parameters or not other.parameters:
         return None
@@ -135,7 +122,7 @@ def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | Non
 
 
 def _named(call: RecordedCall, names: Names) -> list[str]:
-    """Return the names that a call's gradients have in the other run. Positions do not count as names."""
+    """Return the names of a call's gradients in the other run, without positions such as "0"."""
     return [names.get(name, name) for name in call.parameters if not name.isdecimal()]
 
 
@@ -147,7 +134,6 @@ def have_near_norms(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
-    """Return whether two calls of a step may clip the same gradients, so that their order matters."""
     for call, other in itertools.combinations(calls, 2):
         share = _share(call, other, {})
         is_named = bool(_named(call, {}) and _named(other, {}))
@@ -159,9 +145,10 @@ def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
 def _is_split(
     few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
 ) -> bool:
-    """Return whether a run may clip the gradients of the missing calls in its own calls, such as by one total norm.
+    """Return whether one run may clip the gradients of the missing calls within its other calls.
 
-    few: The calls of the run that lacks calls. others: Their partners in the other run.
+    few: The calls of the run that lacks calls.
+    others: The partners of `few` in the other run.
     """
     own, paired, rest = (
         {name for call in calls for name in _named(call, known)}
@@ -176,7 +163,7 @@ def _is_split(
 
 
 def _partners(likeness: Likeness) -> list[int] | None:
-    """Return the index of the partner of each call, or None if a call has none. Pair the most alike calls first."""
+    """Return the index of each call's partner, or None if a call has no partner."""
     candidates = sorted(
         (-value, abs(number - index), number, index)
         for number, values in enumerate(likeness)
@@ -191,7 +178,10 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the partners that keep the order of the calls and have the greatest sum of likeness, or None."""
+    """Return the index of each call's partner.
+
+    The indices increase, and the total similarity is as large as possible.
+    """
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}
@@ -208,7 +198,7 @@ RULES = {"global": "by the total norm", "each": "per tensor", "slices": "per sli
 
 
 def clip_text(call: RecordedCall) -> str:
-    """Return the function, the rule and the threshold of a clip call in words."""
+    """Return a clip call in words, such as "clip_grad_norm_, by the total norm with the threshold 1"."""
     text = f"{call.call}, {RULES.get(call.rule or '', 'by an unknown rule')}"
     if isinstance(call.threshold, tuple):
         return f"{text} with the bounds {call.threshold[0]:.6g} and {call.threshold[1]:.6g}"

@@ -1,4 +1,4 @@
-"""`ClipEvent`: the recorded fields of one clip. Some fields are known at once, some when the device sends values."""
+"""`ClipEvent` collects the recorded fields of one clip."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from .._core.validation import COMPLEX, FLOATING
 Namer = Callable[[Leaf], str | None]
 
 FINDERS: list[Callable[[Any], str | None]] = []
-"""Functions that return the name of a parameter in a model of the program, or None."""
+"""Functions that find the name of a parameter in the user's models, or return None."""
 
 
 def as_mapping(names: Any) -> Any:
-    """Convert a list, tuple or iterator of (name, parameter) tuples, such as `model.named_parameters()`, to a dict.
-
-    Convert any other iterator to a list. Return any other value unchanged.
-    """
+    """Convert a list or iterator of (name, parameter) tuples, such as `model.named_parameters()`, to a dict."""
     if isinstance(names, Iterator):
         names = list(names)
     if isinstance(names, list | tuple) and names:
@@ -35,17 +32,12 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that returns the name of a gradient.
+    """Return a function that returns the name of a gradient, or None if the gradient has no name.
 
-    For a list of names, it returns the name at the gradient's position, or None beyond the end. For a dict or a model,
-    it returns the name of the gradient's parameter. For a parameter that is not in `names`, it returns the name from
-    the framework, or None. Without `names`, it returns the name from the framework, or from a model of the program.
-
-    names: The argument `names` of `record`, or a function from a `Leaf` to its name. Such a function is returned
-    unchanged.
+    names: The argument `names` of `record`, or a function from a `Leaf` to its name.
 
     TypeError: `names` has another type, or a name is not a string.
-    ValueError: a list of names has a name twice.
+    ValueError: A list of names has a name twice.
     """
     names = as_mapping(names)
     if names is None:
@@ -67,10 +59,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """A function that returns the name of a gradient's parameter, or else the gradient's own name or None.
-
-    `in_order` names the gradients in a plain list, which have no parameters.
-    """
+    """Returns the name of a gradient's parameter, or else the gradient's own name, or else None."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -83,10 +72,7 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return the names of the parameters in order if the clip is a plain list of their gradients, else [].
-
-        Such a list has no names. For each parameter, it has a gradient of the parameter's shape, or None.
-        """
+        """Return all parameter names if the clip got a plain list with one gradient for each parameter, else []."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -98,10 +84,7 @@ class ByParameter:
 
 
 def _shape_of(gradients: Any, index: int) -> list[int | None]:
-    """Return the shape of a gradient, or [] if the number of its axes is unknown. An unknown length is None.
-
-    For a sparse gradient, return the shape of its parameter. If this is unknown, return the shape of its stored rows.
-    """
+    """Return the shape of a gradient, with None for an unknown length. Return [] if the number of axes is unknown."""
     shape = gradients.backend.shape
     known = shape(gradients.leaves[index].tensor) if gradients.is_sparse(index) else None
     return list(known or shape(gradients.values[index]) or ())
@@ -118,19 +101,15 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def unique_name(name: str, taken: Container[str]) -> str:
-    """Return this name. If it is taken, append "#2", or "#3" and so on."""
+    """Return `name`, with a suffix such as "#2" if the name is taken."""
     if name not in taken:
         return name
     return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return {name: index} of the gradients that a clip covers. Each name is unique.
+    """Return {name: index of the gradient}. A gradient without a name gets its position as name, such as "0".
 
-    A gradient without a name gets its position as name, such as "0". In a plain list with a gradient for each parameter
-    of the user's names, it gets the name at its position. A name that is taken gets a suffix, such as "#2".
-
-    name_of: Returns the name of a gradient, or None if it has none.
     taken: The names that other clips of the call use. This function adds the new names.
     """
     indices: dict[str, int] = {}
@@ -145,9 +124,9 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (dtype, copy of the gradient as an array)}. Leave out sparse gradients.
+    """Return {name: (dtype, copy of the gradient as an array)} without sparse gradients.
 
-    A complex gradient gets a last axis of length 2, for the real and the imaginary part, and the dtype of these parts.
+    A complex gradient becomes a real array with a last axis of length 2, for the real and the imaginary part.
     """
     backend, copies = clip.gradients.backend, {}
     for name, index in names.items():
@@ -162,16 +141,15 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 
 
 class ClipEvent:
-    """The fields of a recorded clip. `complete_fields` adds the fields that depend on deferred `scalars`.
+    """The fields of a recorded clip. `complete_fields` adds the fields that a device computes later.
 
-    Keep this code short: a clip of long gradients removes the code from the CPU's caches. Then the CPU reads the code
-    from memory again.
+    Keep this code short: after a clip of long gradients, the CPU has to load the code into its caches again.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
         """Record the clip. If its graph cannot report values, record only the settings.
 
-        names: The index of each gradient by name, if norms of gradients are recorded, else None.
+        names: The index of each gradient by name. None: record no norms of single gradients.
         new: The names that no earlier call had.
         """
         path, threshold = clip.path, clip.threshold
@@ -222,10 +200,7 @@ class ClipEvent:
             self._counts = sum(nan), sum(inf)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return all fields of the clip. A graph calls this method each time it runs.
-
-        values: The values of the deferred `scalars`.
-        """
+        """Return all fields of the clip. `values` contains the numbers that a device has computed."""
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
@@ -240,11 +215,10 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """Record the norm of each gradient and of its weight, with the clip's `norm_type`, or 2 if it has none.
+        """Record the norm of each gradient and of its weight, with the clip's `norm_type` or else as a 2-norm.
 
-        Outside graphs, also record the fingerprints of weights whose names are in `new`. For a clip by value with the
-        bounds -c and c, and gradients of one dtype, also measure the largest absolute value of all gradients: it shows
-        whether the call clips.
+        For a clip by value with the bounds -c and c, record the largest absolute value, too: it shows whether the call
+        clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
@@ -271,11 +245,6 @@ class ClipEvent:
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
     def _put_passed(self, clip: Clip, *, is_measured: bool) -> None:
-        """Record the norm that the caller passed.
-
-        If `is_measured`, also measure the norm of the gradients. Otherwise, or if the clip has no norm_type, record the
-        passed norm in its place.
-        """
         self._put(clip.path, self.fields, "passed_norm", clip.n)
         if not is_measured or clip.p is None:
             self._put(clip.path, self.fields, "norm", clip.n)
@@ -295,11 +264,7 @@ class ClipEvent:
             fields["sums"] = sums
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Record the norm of each sharded gradient, over all its shards.
-
-        Record nothing for norm types other than 1 and 2, and if the caller passed the total norm. Leave out norms of
-        weights, and norms that this process cannot compute. A rank records only the gradients that it has.
-        """
+        """Record the norm of each sharded gradient over all its shards, if `norm_type` is 1 or 2."""
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
         norms = clip.gradients.tensor_norms(clip.p, known_only=True) or {}
@@ -333,7 +298,7 @@ class ClipEvent:
                 self._put(path, fields[name], key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field to a scalar: at once, or when the deferred value of the scalar arrives. For None, do nothing."""
+        """Set a field now, or later when a device has computed the scalar. If `scalar` is None, do nothing."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:
@@ -344,10 +309,6 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms are finite: those of the clip and of single gradients.
-
-        Return None if no norm was measured.
-        """
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)
@@ -362,20 +323,15 @@ def _flat(value: Any) -> list[Any]:
 
 
 def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
-    """Return whether at least one of several clips changed its gradients, or None if that is unknown.
-
-    clipped: For each clip, whether it changed its gradients, or None if that is unknown.
-    """
+    """Return whether at least one clip changed its gradients. An entry of `clipped` is None if that is unknown."""
     return None if None in clipped and True not in clipped else any(clipped)
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups that a call clipped into lines of the recording. Return the fields of each line.
+    """Merge the groups of parameters that one call clips into lines of the recording.
 
     Each group with a total norm has its own line. Consecutive groups that clip per tensor or by value share a line if
-    their rule, threshold, eps and dtype are the same.
-
-    groups: The fields of each group.
+    their settings are equal.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

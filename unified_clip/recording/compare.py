@@ -29,7 +29,7 @@ from .runs import RecordedRun, RunError, read
 __all__ = ["RecordingComparison", "compare"]
 
 PHASES = len(NUMBERS) + 2
-"""The number of parts that the progress bar counts: each stage, the differences to report, and their causes."""
+"""The number of parts that the progress bar counts: the stages, the differences to report, and the causes."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,19 @@ class RecordingComparison:
     """The calls of both runs that were compared."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The divergences of clip calls and of optimizers' steps to report, each with its causes, in the order in which
-    they happen. Empty if the runs are the same.
+    """The reported differences between clip calls and between optimizer steps, with their causes, in order of time.
+
+    The mapping is empty if the runs are the same.
     """
 
     agreements: Sequence[Agreement]
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first coefficients that differ because of another eps, with this cause. `max_ulp` does not hide them. None if
-    the recorded eps is the same, or changes no coefficient."""
+    """The first coefficients that differ because the runs have different eps, with the cause.
+
+    This is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect here.
+    """
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -67,12 +70,12 @@ class RecordingComparison:
 
     @property
     def findings(self) -> list[Cause]:
-        """The causes of all divergences. Of several causes of one kind, only the last one is in the list."""
+        """The causes of all divergences, with one cause of each kind."""
         return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
 
     @property
     def unreported_eps(self) -> tuple[Divergence, Cause] | None:
-        """`other_eps`, or None if the cause is in `findings`."""
+        """`other_eps`, or None if `findings` already contains a cause about eps."""
         return None if any(each.kind == "another eps" for each in self.findings) else self.other_eps
 
     @property
@@ -90,18 +93,19 @@ def compare(
     advance: Advance = unseen,
     has_effect: Effect | None = None,
 ) -> RecordingComparison:
-    """Pair the calls of two recorded runs by step and position, and find where they differ.
+    """Pair the calls of two recorded runs by step and position, and find the differences.
 
     Args:
         a: The file of a recording.
         b: The file of the other recording.
-        names: The name of a parameter in the other run, by its name in one run. All keys must be of the same run.
+        names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
         max_ulp: Numbers that differ by up to this many units in the last place count as the same.
-        labels: The name of each run in sentences. None: the name of the run's file, with folders if both files have it.
+        labels: Names of the two runs, as printed in sentences. None: the name of the file, with as many folders as
+            distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: For runs of `verify`: a function that returns whether updates differ at or after a step. A
-            difference between optimizers' settings at a step is reported only if it returns True. With this function,
-            calls keep their steps, and weights may differ by rounding noise of any size.
+        has_effect: For runs of `verify`: a function that returns whether updates differ at or after a step. If the
+            function returns False, differences between the optimizers' settings at the step are not reported. With
+            this function, calls keep their steps, and weights may differ by rounding noise of any size.
 
     Returns:
         The differences to report with their causes, and the agreement of the runs in each number.
@@ -173,7 +177,6 @@ def compare(
 
 
 def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
-    """Return the names of two files. If the names are equal, prepend as many folders as distinguish them."""
     paths = [Path(path).parent.resolve() / Path(path).name for path in (a, b)]
     lengths = range(1, max(len(path.parts) for path in paths) + 1)
     names = ([str(Path(*path.parts[-length:])) for path in paths] for length in lengths)
@@ -191,10 +194,7 @@ def _changed_by_hand(run: RecordedRun) -> str:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Check that at least one call of a run got a gradient and raised no error.
-
-    RunError: the run has no such call.
-    """
+    """Raise RunError if no call of a run has a result."""
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:
@@ -212,21 +212,18 @@ def check_clipped(run: RecordedRun) -> None:
 def _to_report(
     a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float, missing: MissingCalls | None = None
 ) -> list[tuple[Divergence, int]]:
-    """Choose the divergences to report. Return (divergence, index of its pair of calls) for each, in order.
+    """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Report these divergences, but only one for each pair of calls, the first in this list:
+    Only one divergence is reported for each pair of calls, the first in this list:
 
-    - the first that is too large even for rounding that has grown, or a coefficient of the same call that differs far
-      more than the norms
-    - the first that is too large for rounding
-    - the first of all
-    - the first of each stage without a distance, such as the threshold
+    - the first divergence that is too large even for rounding errors that grow from step to step, or a coefficient that
+      differs far more than the norms of its call
+    - the first divergence that is too large for rounding
+    - the first of all divergences
+    - the first divergence of each stage without numbers, such as the threshold
 
-    A divergence without a distance counts as too large for rounding. Rounding noise is reported only if
-    there is no other divergence.
-
-    If calls remain after the pairs, add a divergence "calls" with the index `len(pairs)`, and leave out numbers that
-    differ after the first of `missing`. Without `missing`, add it only if no divergence is beyond grown rounding.
+    Rounding noise is reported only if there is no other divergence. If calls without a partner remain, the result also
+    contains a divergence "calls" with the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
@@ -263,9 +260,7 @@ def _to_report(
 
 
 def _is_own_jump(divergence: Divergence, differences: Sequence[Divergence]) -> bool:
-    """Return whether the coefficients of a call differ far more than its norms, so that these are not the reason.
-
-    Return False if a setting of the calls differs.
+    """Return whether a coefficient differs far more than the norms of its call, so that the norms are not the reason.
 
     differences: All divergences of the pair of calls.
     """
@@ -276,7 +271,6 @@ def _is_own_jump(divergence: Divergence, differences: Sequence[Divergence]) -> b
 
 
 def _pairs_after(pairs: Sequence[CallPair], missing: MissingCalls | None) -> set[int]:
-    """Return the indices of the pairs of calls that come after the first missing call: it may change their numbers."""
     if missing is None:
         return set()
     indices = [index for index, pair in enumerate(pairs) if pair.a.step == missing.step]

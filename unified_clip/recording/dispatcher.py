@@ -13,14 +13,12 @@ from .._core.observer import Clip
 from .natives.hooks import HOOKS
 
 Recording = Any
-"""`recorder.Recording`. The class cannot be imported here, because its module imports this module."""
+"""Stands for `recorder.Recording`, which cannot be imported here because its module imports this module."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
 
 class RunningCall:
-    """A running call of a public function, with a recorder for each active recording."""
-
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0
@@ -28,7 +26,7 @@ class RunningCall:
 
 
 class Dispatcher:
-    """The observer of this process (`_core.observer`). It passes each clip to all active recordings."""
+    """Passes each clip call of this process to all active recordings."""
 
     def __init__(self) -> None:
         self._recordings: tuple[Recording, ...] = ()
@@ -36,9 +34,7 @@ class Dispatcher:
         self._thread = threading.local()
         self.needs_leaves = self.norms = False
         self.recorded_calls = 0
-        """The number of calls that recordings have begun to record."""
         self.natives: tuple[Recording, ...] = ()
-        """The recordings that record the frameworks' functions too."""
 
     def add(self, recording: Recording) -> None:
         self._change(lambda recordings: (*recordings, recording))
@@ -56,9 +52,7 @@ class Dispatcher:
             HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
-        """Make a new lock in a forked process, because a lock that another thread had at the fork stays locked there.
-        End the recordings that do not record forked processes.
-        """
+        """Make a new lock in a forked process. A lock that another thread held during the fork stays locked forever."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
@@ -99,16 +93,11 @@ class Dispatcher:
             recording.on_warning(message)
 
     def on_failure(self, what: str, error: Exception) -> None:
-        """Warn that `what`, such as a call of a framework's function, cannot be recorded because of an error.
-
-        Recordings that do not record the frameworks' functions do not warn.
-        """
         for recording in self.natives:
             recording.on_failure(what, error)
 
     @property
     def is_running(self) -> bool:
-        """Return whether a public function is running in this thread."""
         return self._running is not None
 
     @property
@@ -119,9 +108,7 @@ class Dispatcher:
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
     """Return the name of a call in recordings, such as "clip_grad_norm_" or "ClipConfig.clip_".
 
-    body: The function that implements the call.
-    args: The arguments of the call. If the first one has an attribute `recorded_as`, the name begins with its value.
-        For the method `call`, the name is this value.
+    If the first argument has an attribute `recorded_as`, the name begins with the value of the attribute.
     """
     kind, method = getattr(args[0], "recorded_as", None) if args else None, body.__name__.removeprefix("_")
     if kind is None:

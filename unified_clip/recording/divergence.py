@@ -19,11 +19,13 @@ Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
     "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
-"""The kinds of difference between two runs. "calls", "norms" and "clips" are numbers of calls, norms and clips. For
-"clipped", only one call changed its gradients. The last six kinds are about the steps of optimizers."""
+"""The kinds of difference between two runs.
+
+"calls", "norms" and "clips" are different numbers of calls, norms and clips. "clipped" means that only one call changed
+its gradients. The last six kinds are about the steps of optimizers.
+"""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
-"""The stages whose values are numbers. Each stage depends on the stages before it."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,21 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run, or its position if no names were recorded. For a setting of an
-    optimizer, the name of the setting. None for any other divergence."""
+    """The name of the parameter in the first run, or its position if it has no name.
+
+    If a setting of an optimizer differs, this is the name of the setting.
+    """
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance between the two numbers, in ULP and relative. None if the stage is not a number, or one of the two
-    coefficients is unknown."""
+    """The distance between the two numbers, in ULP and relative. None if there are no two numbers to compare."""
 
     ulps_at_its_size: float | None = None
-    """The difference in ULP of the total norm for a gradient, and of the largest norm so far for a weight: rounding
-    this larger number may have caused the difference. For a coefficient, this is `ulps`. For a weight that only
-    rounding noise moves, this is 0. None if the stage is not a number."""
+    """The distance in ULP of a larger number whose rounding can cause the difference.
+
+    For a gradient, the larger number is the total norm. For a weight, it is the largest norm of the weight so far. For
+    a coefficient, this field equals `ulps`. For a weight that only rounding noise moves, the field is 0.
+    """
 
     is_noise: bool = False
     """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `NoiseTracker`."""
@@ -67,32 +72,31 @@ class Agreement(ReportModel):
     """The first step at which numbers differ by more than 64 ULP. null if there is none."""
 
     noise: list[str]
-    """The parameters whose numbers differ by rounding noise. These differences are left out."""
+    """The parameters whose numbers differ only by rounding noise. The other fields do not include their differences."""
 
 
 @dataclass(frozen=True)
 class DivergencePoint:
-    """A divergence, with both runs and the pair of calls that has it."""
+    """A divergence, with both runs and the pair of calls in which they diverge."""
 
     a: RecordedRun
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. If only one run has a further call, it is the number of all pairs."""
+    """The index of the pair of calls, or the number of all pairs if only one run has a further call."""
 
     first: Divergence
     missing: MissingCalls | None = None
-    """For the stage "calls": the calls that only one run makes, if this is clear."""
+    """The calls that only one run makes, for the stage "calls". None if these calls are not known."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient whose norm both calls have.
+        """Return (name, norm in run a, norm in run b) for each gradient that has a norm in both calls.
 
-        If no two gradients can be compared, return the norms by which a per-tensor clip scales. Return [] if there are
-        none. A gradient without a name is called "the gradient".
+        If there are no such gradients, return the norms of a per-tensor clip, or [].
         """
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
@@ -103,7 +107,7 @@ class DivergencePoint:
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause whose sentence begins with "RUN differs from OTHER:".
 
-        sentence: The rest of the sentence. If it begins with "as ", the colon is left out.
+        sentence: The rest of the sentence.
         run: The run to name first. None: the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
@@ -111,16 +115,13 @@ class DivergencePoint:
 
 
 def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
-    """Return the call at an index of a run, or None if the run has no such call."""
     return run.lines[index] if 0 <= index < len(run.lines) else None
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """For each pair of calls, yield a list of its divergences. The list is empty if the calls agree.
+    """For each pair of calls, yield its divergences. A divergence comes before its consequences.
 
-    In each list, a divergence comes before its consequences.
-
-    max_ulp: Numbers that differ by up to this many ULP agree. If it is ROUNDING or more, all rounding noise agrees.
+    max_ulp: Numbers that differ by up to this many ULP agree. From ROUNDING ULP on, all rounding noise agrees.
     """
     for differences in _all_divergences(pairs, max_ulp):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
@@ -153,10 +154,7 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> Agreement:
-    """Return the agreement of all pairs of calls at a stage, such as "norm". Leave out rounding noise.
-
-    max_ulp: Numbers that differ by up to this many ULP agree.
-    """
+    """Return the agreement of all pairs of calls at a stage, such as "norm", without rounding noise."""
     tracker, distances = NoiseTracker(), []
     noise: dict[str, None] = {}
     for pair in tracker.follow(pairs):
@@ -184,12 +182,8 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is its name in call a, or "position N" for a norm or coefficient without a name. It is None if the
-    call has only one norm or coefficient. If the dtypes of the calls differ, the numbers of both are rounded to
-    float32. Coefficients are rounded to float32 unless both calls are in float64.
-
-    Yield nothing if the norm types of the calls differ. For norms and coefficients, also yield nothing if the rules or
-    the numbers of norms differ. Coefficients that are unknown in one of the calls are left out.
+    The parameter is its name in call a, "position N", or None if the call has only one number. Numbers of calls with
+    different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -199,9 +193,9 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 
 
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
-    """Yield (parameter, coefficient in call a, coefficient in call b) for each coefficient that only one call has.
+    """Yield (parameter, coefficient in call a, coefficient in call b) if only one of the coefficients is known.
 
-    Yield it only if the call without the coefficient surely changed its gradients.
+    Calls that may have changed no gradients are left out.
     """
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
@@ -234,9 +228,9 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float |
 
 
 def have_one_threshold(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the thresholds of two calls, or their two bounds, are equal, or both unknown.
+    """Return whether two calls have equal thresholds.
 
-    Unless both norms are float64, the thresholds are rounded to float32: the caller may have passed a float32 tensor.
+    Thresholds are rounded to float32 unless both norms are float64, because the caller can pass a float32 tensor.
     """
     if a.dtype == b.dtype == "float64":
         return same(a.threshold, b.threshold)
@@ -259,11 +253,10 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the divergences without a distance between two calls at a stage.
+    """Yield the differences between two calls at a stage that are not distances between numbers.
 
     At the stage "norm", these are gradients that only one call has, and different numbers of norms. At the stage
-    "coefficient", only one of the calls has a coefficient, or only one changes its gradients, although both have the
-    same threshold.
+    "coefficient", these are coefficients that only one call has, and clips that change the gradients in only one run.
     """
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
@@ -283,7 +276,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether the largest norm of a call exceeds its threshold.
 
-    Return None if a norm or the threshold is unknown or NaN, or if norm and threshold differ by rounding only.
+    Return None if a norm or the threshold is unknown or NaN, or if they differ only by rounding.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -293,9 +286,9 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the smallest coefficient of a call is not 1.
+    """Return whether the smallest coefficient of a call is below 1.
 
-    Return None if a coefficient is unknown or NaN, or if the smallest differs from 1 by rounding only.
+    Return None if a coefficient is unknown or NaN, or if the smallest coefficient differs from 1 only by rounding.
     """
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):

@@ -14,7 +14,6 @@ SCHEMA = 2
 """The version of the format of recorded lines. Version 1 has no steps of optimizers."""
 
 READABLE = (1, SCHEMA)
-"""The versions of the format that this release reads."""
 
 NO_CALLS = (
     "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "
@@ -25,7 +24,6 @@ encode = json.JSONEncoder().encode
 
 
 def header(*, norms: bool, gradients_every: int | None = None) -> dict[str, Any]:
-    """Return the fields of the first line of a recording: the versions, the current time, and the settings."""
     return {
         "unified_clip": sys.modules["unified_clip"].__version__,
         "schema": SCHEMA,
@@ -40,8 +38,7 @@ def write_line(file: FileIO, line: dict[str, Any]) -> None:
 
     NaN and infinities are written as the strings "nan", "inf" and "-inf".
 
-    OSError: the line cannot be written, for example because the disk is full. Then write no more lines, because the
-    last one may be incomplete.
+    OSError: The line cannot be written, for example because the disk is full. Write no more lines after this error.
     """
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name

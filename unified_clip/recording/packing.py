@@ -1,7 +1,4 @@
-"""Compare a parameter that one run stores as a whole with its parts in the other run, such as query, key and value.
-
-Also compare a sparse gradient with its stored rows, which the other run passes to its clip as a dense tensor.
-"""
+"""Pair a parameter of one run with several parameters of the other run, such as packed query, key and value weights."""
 
 from __future__ import annotations
 
@@ -17,24 +14,21 @@ from .runs import Parameter, RecordedCall
 
 
 class JoinedParameter(Parameter):
-    """The parts of a packed parameter, with their combined norms."""
+    """Several parameters of one run that are a single parameter in the other run. Their norms are combined."""
 
     parts: tuple[Parameter, ...]
 
 
 JOINT = " + "
-"""The text between the names of parameters that `compare` treats as one."""
 
 
 def packed(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Join the parts of packed parameters of two calls. Return both calls, and the names of all paired parameters.
+    """Join consecutive parameters of one call that are a single parameter in the other call.
 
-    Parameters that `names` lacks are paired in order: a parameter of one call with consecutive parameters of the other
-    call, which together have the same number of elements. If this does not pair all of them, return the arguments
-    unchanged. Return them unchanged, too, if a call clips per tensor or per slice, unless `join_clips` has joined the
-    parts.
+    Return (a, b, names of all pairs). Parameters belong together if their numbers of elements have an equal sum. Calls
+    are unchanged if a parameter has no partner, or if a call clips per tensor.
     """
     blocks = unpaired_blocks(a, b, names)
     is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
@@ -45,9 +39,9 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Return the parameters of both calls that `names` lacks, as pairs of lists with the same number of elements.
+    """Pair each parameter that `names` lacks with one or more parameters of the other call.
 
-    A list of each pair has one parameter. Return [] if this does not pair all of them.
+    Return [] if a parameter remains without a partner.
     """
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
@@ -65,9 +59,9 @@ def elements(call: RecordedCall) -> float:
 
 
 def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split two lists of sizes into the smallest parts with equal sums. Yield (positions in a, positions in b) of each.
+    """Split two lists of sizes into the smallest parts with equal sums.
 
-    Yield nothing if a size is unknown, or if the two lists have different sums.
+    Yield the positions of each part in both lists.
     """
     if None in (*a, *b) or sum(map(int, filter(None, a))) != sum(map(int, filter(None, b))):
         return
@@ -84,11 +78,10 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of a step into one call that clips per tensor, if the other run makes only such a call.
+    """Join the calls of a step into one per-tensor clip call, if the other run has only one such call.
 
-    For example, Keras' GRU has one bias, and PyTorch's GRU has two. A call that clips the two by their total norm clips
-    as Keras clips its tensor. Return the calls as they are if their settings differ, or if they do not have as many
-    elements as the other run clips.
+    For example, Keras' GRU has one bias, and PyTorch's GRU has two. A clip of PyTorch's two biases by their total norm
+    has the effect of Keras' clip of its bias.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
@@ -115,7 +108,6 @@ def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> lis
 
 
 def _joined(call: RecordedCall, parts: Sequence[Sequence[str]]) -> RecordedCall:
-    """Return a call in which the parameters of each list are one parameter, with their combined norms."""
     first_of = {names[0]: names for names in parts if len(names) > 1}
     inner = {name for names in first_of.values() for name in names[1:]}
     if not first_of:
@@ -144,21 +136,17 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Compare the norms of stored rows if one of two calls gets a sparse gradient, and the other only its stored rows.
+    """Use the norms of stored rows for a sparse gradient if the other call clips the stored rows as a dense tensor.
 
-    A function of TensorFlow clips a sparse gradient by the norm of its stored rows. A port may pass these rows to its
-    clip, as in clip_by_norm(gradient._values(), c). Return both calls, and the names of all paired parameters. The call
-    with the sparse gradient gets norms of stored rows in place of exact norms.
+    TensorFlow clips a sparse gradient by the norm of its stored rows. A port may pass the stored rows to its clip
+    function, as in clip_by_norm(gradient._values(), c).
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Pair stored rows of one call with a gradient of the other call that has the same shape after the first axis.
-
-    Leave out gradients that fit several gradients of the other call.
-    """
+    """Pair sparse gradients with gradients that have the same lengths of all axes except the first one."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]
@@ -168,7 +156,6 @@ def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Ma
 
 
 def unambiguous(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return pairs of names as a dict. Leave out a pair if one of its names is in another pair, too."""
     left, right = (Counter(pair[side] for pair in pairs) for side in (0, 1))
     return {name: other for name, other in pairs if left[name] == right[other] == 1}
 
@@ -179,10 +166,7 @@ def _have_same_columns(a: RecordedCall, name: str, b: RecordedCall, other: str) 
 
 
 def _of_rows(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """Return `call` with norms of stored rows in place of exact norms, where `other` clips the stored rows.
-
-    names: The name of each paired parameter in `other`, by its name in `call`.
-    """
+    """Replace norms in `call` by norms of stored rows if `other` clips the stored rows."""
     if call.stored_norm is None or other.stored_norm is not None or other.sparse or call.passed_norm is not None:
         return call
     if isinstance(call.stored_norm, float):
@@ -201,20 +185,15 @@ def _of_rows(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) 
 
 
 def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -> bool:
-    """Return whether `other` has stored rows of this gradient: the shapes differ, or only the norm of the rows fits.
-
-    stored: The norm of the stored rows of the gradient.
-    """
     own = call.parameters[name]
     return own.shape != other.shape or (is_near(other.norm, stored) and not is_near(other.norm, own.norm))
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """Return a call that clips by the total norm, with the norm of stored rows in place of the exact total norm.
+    """Replace the total norm of `call` by the total norm of the stored rows, if `other` has the same total norm.
 
-    The recording has no norm of the stored rows of a single gradient. If the total norm of the stored rows does not
-    agree with the total norm of `other`, return the call unchanged. If it agrees, and the norm of only one gradient
-    differs from the norm in `other`, replace this norm by the norm in `other`.
+    A recording has no norms of the stored rows of single gradients. If only one gradient has different norms in both
+    calls, the norm in `other` is the norm of the stored rows.
     """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):

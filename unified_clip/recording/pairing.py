@@ -24,11 +24,10 @@ MOST_NEAR = 3
 """The error about an unknown name in --map lists at most this many similar names."""
 
 Names = Mapping[str, str]
-"""The name of a parameter in the other run, by its name in one run."""
+"""Maps the names of parameters in one run to their names in the other run."""
 
 
 def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
-    """Return {step: calls of this step, in order}."""
     calls: dict[int, list[RecordedCall]] = {}
     for line in run.lines:
         calls.setdefault(line.step, []).append(line)
@@ -37,30 +36,28 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """Two calls, one of each run, at the same step and at the same position in the step."""
+    """A call of each run, at the same step and at the same position in the step."""
 
     a: RecordedCall
     b: RecordedCall
     names: Names
-    """The parameters that both calls have: by name in `a`, the name in `b`."""
-
     rate: float = 0.0
     """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
 
     gain: float = 0.0
-    """The greatest learning rate / (1 - momentum) of the steps of SGD or similar optimizers, or 0 without such steps.
-    One gradient moves a weight by this many times its size in the end."""
+    """The greatest learning rate / (1 - momentum) of SGD and similar optimizers, or 0 without such optimizers.
+
+    A gradient g moves the weight by `gain` * g over all later steps.
+    """
 
     by_shape: bool = False
-    """Whether some parameters were paired by shape and order, because no name pairs them."""
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
-    """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
+    """Pair the calls of two runs in order. Stop at the end of a run, or when the steps of two calls differ.
 
-    names: The name of a parameter in `b`, by its name in `a`. Other parameters are paired by equal names or by shape,
-        as by `match_parameters`, or as the parts of a packed parameter.
-    rate: The learning rate of all steps. None: the recorded learning rates, or 0.
+    names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
+    rate: The learning rate of all steps. None: use the recorded learning rates, or 0.
     """
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
@@ -78,14 +75,14 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""Parts of the names of optimizers whose step does not depend on the size of the gradient."""
+"""Parts of the names of optimizers whose steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Parts of the names of optimizers whose step is proportional to the gradients. A part in ADAPTIVE takes precedence."""
+"""Parts of the names of optimizers whose steps are proportional to the gradient. ADAPTIVE takes precedence."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
-    """Return {step: greatest learning rate of both runs}. An optimizer that is not in ADAPTIVE counts as 0."""
+    """Return {step: greatest learning rate in both runs}, with 0 for optimizers that are not in ADAPTIVE."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
         rate = greatest_setting(step, "lr") if _is_of(step, ADAPTIVE) else 0.0
@@ -94,7 +91,7 @@ def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
 
 
 def _gain(a: RecordedRun, b: RecordedRun) -> float:
-    """Return `CallPair.gain`: the greatest of all steps, because momentum also moves a weight at later steps."""
+    # The maximum over all steps: momentum also moves weights at later steps.
     steps = [step for step in (*a.optimizer_steps, *b.optimizer_steps) if not _is_of(step, ADAPTIVE)]
     proportional = [step for step in steps if _is_of(step, PROPORTIONAL)]
     gains = (greatest_setting(each, "lr") / max(1 - greatest_setting(each, "momentum"), 1e-9) for each in proportional)
@@ -102,7 +99,7 @@ def _gain(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def greatest_setting(step: OptimizerStep, name: str) -> float:
-    """Return a setting of a step: the greatest value of its parameter groups, or 0 if it is not recorded."""
+    """Return the greatest value of a setting in all parameter groups, or 0 if the setting was not recorded."""
     value = step.settings.get(name, 0.0)
     return float(max(value, default=0.0) if isinstance(value, tuple) else value)
 
@@ -112,9 +109,9 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    """Pair the parameters of two calls as `match_parameters` does. Pair all others by shape, or none of them.
+    """Pair parameters as `match_parameters` does.
 
-    Pair parameters by shape only if both calls have equally many parameters of this shape.
+    Parameters are paired by shape only if both calls have equally many parameters of the shape.
     """
     if not names and _are_shifted(a.parameters, b.parameters):
         return dict(zip(a.parameters, b.parameters, strict=True))
@@ -135,10 +132,7 @@ def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
 
 
 def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:
-    """Return whether the numbers in names differ, as if only one `Sequential` has a layer without parameters.
-
-    The name "2.weight" is then at another position in the second run, and the order of the parameters is the same.
-    """
+    """Return whether only the numbers in names differ, as if one `Sequential` had an extra layer without parameters."""
     positions = {name: index for index, name in enumerate(b)}
     moved = [name for index, name in enumerate(a) if positions.get(name, index) != index]
     has_numbers = all(any(map(str.isdecimal, re.split(r"[\W_]+", name))) for name in moved)
@@ -151,9 +145,9 @@ WRITE = 'Write lines of "name" = "its name in the other run".'
 
 
 def read_names(path: Path) -> Names:
-    """Return the entries `"name in one run" = "name in the other"` of a TOML file.
+    """Return the entries `"name in one run" = "name in the other run"` of a TOML file.
 
-    RunError: the file cannot be read or is not TOML, a value is not a string, or two entries have the same value.
+    RunError: The file cannot be read or is not TOML, a value is not a string, or two entries have the same value.
     """
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -185,11 +179,10 @@ def _not_a_string(name: str, value: object) -> str:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
+    """Return {name in `a`: name in `b`} for the parameters of two calls, without parameters that have no partner.
 
-    The name in `b` comes from `names`, or is equal to that in `a`. If no name outside `names` is equal, pair the
-    parameters that `names` lacks by shape, in order. Shapes may differ in the order of axes. Positions such as "0" do
-    not count as names.
+    Parameters are paired by `names`, then by equal names. If no names are equal, parameters of equal shapes are paired
+    in order. Positions such as "0" do not count as names, and the axes of a shape may have any order.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -210,18 +203,18 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` as {name in run a: name in run b}. `names` may also be {name in run b: name in run a}.
+    """Return `names` in the direction from run a to run b.
 
-    Return None if a name is in neither run, or if `names` mixes both directions.
+    Return None if a name is unknown or the directions are mixed.
     """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
 
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    """Return `names` as {name in run a: name in run b}.
+    """Return `names` in the direction from run a to run b.
 
-    RunError: `names` has a name that is in neither run, or mixes both directions.
+    RunError: A name in `names` is in neither run, or `names` mixes both directions.
     """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
@@ -247,10 +240,9 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Merge the calls of a loop over gradients, if the other run clips them in one call. Return both runs.
+    """Merge the calls of a loop that clips one gradient per call, if the other run clips all gradients in one call.
 
-    A run with such a loop may have counted every call as a step. If it has as many calls as the other run has
-    gradients, its calls get the steps of the other run.
+    A run with a loop may have counted each call as a step. Its calls then get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
@@ -276,13 +268,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Return an iterator over two lists: the calls of each run at one step, with the calls of a loop merged into one.
-
-    A loop clips one gradient per call, and the other run clips all of them in one call. All other calls stay as they
-    are.
-
-    rest: For each run, the list of its calls at this step. This function removes calls from these lists.
-    """
+    """Merge the calls of loops at one step. This function removes calls from the lists in `rest`."""
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -297,36 +283,29 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return the number of gradients of a call that clips per tensor or by value.
-
-    Return 0 if the call has another rule, or the number is unknown.
-    """
+    """Return the number of gradients of a call that clips per tensor or by value. For any other rule, return 0."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of gradients of a call, to compare it with a loop that clips one gradient per call.
+    """Return how many calls a loop with one gradient per call makes in place of the call `line`.
 
-    This is the result of `_tensor_count`. However, if the call clips by the total norm, and `other` clips by value,
-    return the number of all gradients of the call, or 0 if the number is unknown.
-
-    other: A call of the other run.
+    Return 0 if that is unknown.
     """
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
 
 def _is_single(line: RecordedCall) -> bool:
-    """Return whether a call surely clips exactly one gradient."""
     return _tensor_count(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
     """Return the number of calls at the start of the list that can be merged into one call.
 
-    Each of these calls clips a single gradient, no two of them clip the same gradient, and all have the same settings.
+    Calls can be merged if each one clips a single gradient, all gradients differ, and all settings are equal.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):
@@ -342,11 +321,7 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
 
 
 def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Return one call that stands for these calls, which clip one gradient each (see `count_mergeable`).
-
-    It has the norms, coefficients and parameters of all calls, and the sums of their counts and seconds. Its files of
-    gradients are None. A single call is returned unchanged.
-    """
+    """Merge calls that clip one gradient each into one call. The merged call has no files of gradients."""
     if len(lines) == 1:
         return lines[0]
     parameters = {
@@ -376,7 +351,7 @@ def orders_of(pair: CallPair) -> dict[str, str]:
     """Return {name of a weight: order of its elements in one run relative to the other run}.
 
     The order is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
-    Leave out weights that lack fingerprints in a run, or have other lengths of axes.
+    Weights without fingerprints, or with different lengths of axes, are left out.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():

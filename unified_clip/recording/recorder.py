@@ -29,21 +29,23 @@ def record(
 ) -> Recording:
     """Record every clip call of this process, on any framework, inside a `with` block.
 
-    It records unified_clip's functions and the frameworks' own, such as `torch.nn.utils.clip_grad_norm_`. Calls inside
-    `torch.compile` or `jit_compile=True` are not recorded.
+    The recording contains the calls of unified_clip's functions and of the frameworks' own clip functions, such as
+    `torch.nn.utils.clip_grad_norm_`. Calls inside `torch.compile` or `jit_compile=True` are not recorded.
 
-    The file has a line of JSON for each call. `docs/recording.md` lists its fields. A line is written at once when the
-    call returns. On a GPU it is written after a later call, when the norm has arrived. After a crash every line but the
-    last is readable. Recording changes no gradient and no result. On a full disk, it ends with a ClipWarning.
+    The file has a line of JSON for each call. `docs/recording.md` lists the fields of a line. On a CPU, the line is
+    written when the call returns. On a GPU, the line is written during a later call, when the device has computed the
+    norm. After a crash, all lines except the last one are readable. A recording changes no gradients and no results. If
+    the disk is full, the recording ends with a ClipWarning.
 
     Args:
         path: The file, which must not exist.
-        norms: Record the norm of each gradient by its parameter's name, and of its weight if the call has it. All
-            gradients are read once more.
+        norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, their norms
+            are recorded, too. Recording the norms reads all gradients once more.
         gradients_every: Store the gradients before clipping every N steps, as safetensors files beside `path`.
-        names: Names of the parameters: a list by position, a dict of name to parameter, or a model with
-            `named_parameters()`. They also name a plain list with one gradient for each parameter, in order. None: the
-            keys of dicts, names in (name, gradient) tuples, Paddle's and TensorFlow's parameter names, else positions.
+        names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
+            `named_parameters()`. The names of a dict or model also apply to a plain list with one gradient for each
+            parameter, in order. None: use the keys of dicts, the names in (name, gradient) tuples, the parameter names
+            of Paddle and TensorFlow, or else positions.
         natives: Record the frameworks' own functions too.
 
     Returns:
@@ -71,13 +73,10 @@ def record(
 
 
 class Recording:
-    """A recording of clip calls, which `record` returns. It writes a line to its file for each call."""
+    """A recording of clip calls, which `record` returns. The recording writes a line to its file for each call."""
 
     records_forks = False
-    """Whether this recording goes on in forked processes."""
-
     stores_results = False
-    """Whether this stores the gradients before and after each call of a framework's function, for `verify`."""
 
     def __init__(
         self, path: Path, norms: bool, gradients_every: int | None, names: Any, *, natives: bool = True
@@ -96,7 +95,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
-        """Returns the loss scale that gradients contain. None if they contain no loss scale, or if it is unknown."""
+        """Returns the loss scale of the gradients, or None if there is no loss scale or it is unknown."""
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:
@@ -105,7 +104,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or the step that you set: 0 before the first call. It cannot be set lower."""
+        """The step of the last call, or 0 before the first call. You can set `step` to a higher number."""
         return self._step
 
     @step.setter
@@ -114,9 +113,11 @@ class Recording:
         self._begin_step(step)
 
     def next_step(self) -> None:
-        """Begin the next step, after running graphs have reported their calls. Without this, each call is a step.
+        """Begin the next step, after running graphs have reported their calls.
 
-        ValueError: several calls have been counted as steps, because this was not called before the first one.
+        If you never call `next_step()` and never set `step`, each clip call is a step.
+
+        ValueError: Several calls were already counted as steps. Call `next_step()` before the first call of each step.
         """
         self._begin_step(None)
 
@@ -134,7 +135,6 @@ class Recording:
             self._step, self._by_calls = step, False
 
     def _take_step(self) -> int:
-        """Return the step of a new clip call. Unless the user sets steps, each call begins a new step."""
         with self._lock:
             self._step = max(self._step + self._by_calls, 1)
             return self._step
@@ -167,7 +167,6 @@ class Recording:
             )
 
     def _end(self) -> None:
-        """Wait for the numbers that a device still computes, write the remaining lines, and close the file."""
         self.wait()  # calls of frameworks' functions reach only the recordings of the dispatcher
         DISPATCHER.remove(self)
         self.wait()
@@ -177,7 +176,7 @@ class Recording:
         self._close()
 
     def after_fork(self) -> None:
-        """Close the recording in a forked process: the file and pending lines belong to the parent."""
+        """Close the recording in a forked process. The parent process owns the file and the pending lines."""
         self._make_locks()
         self._pending.clear()
         self._waits.clear()
@@ -191,7 +190,6 @@ class Recording:
             self._file = None
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the name of each parameter in `names`. None if `names` is a list or does not have the parameter."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
@@ -199,7 +197,10 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Store {gradient name: (dtype, array)} before and after a call. Write a line with `fields` and file names."""
+        """Store the gradients before and after a call, and write a line with the names of both files.
+
+        before, after: {gradient name: (dtype, array)}.
+        """
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -207,41 +208,32 @@ class Recording:
             self._write({"step": step}, [fields], {})
 
     def add_line(self, fields: dict[str, Any]) -> None:
-        """Write a line about something else than a clip, such as a step of an optimizer, after the pending lines."""
+        """Write a line about a different event than a clip call, such as a step of an optimizer."""
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
 
     def log(self, **numbers: float) -> None:
-        """Record numbers for the current step, such as `log(loss=loss.item())`. Do nothing outside the `with` block.
-
-        Raises:
-            TypeError: A value is not an int or a float, but, for example, a tensor or a bool.
-        """
         for name, value in numbers.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise TypeError(f"{name} has the type {type(value).__name__}. Pass a number, or {name}.item().")
         self.add_line({"logged": numbers})
 
     def on_warning(self, message: str) -> None:
-        """Write a line for a ClipWarning, once for equal messages."""
         with self._lock:
             if message not in self._warnings and self._file is not None:
                 self._write({"step": max(self._step, 1)}, [], {"warning": message}, is_call=False)
             self._warnings[message] = None
 
     def on_failure(self, what: str, error: Exception) -> None:
-        """Warn, once for equal messages, that something is not recorded, such as a call of a framework's function."""
         self._is_empty = False
         problem = f"{what} is not recorded: {type(error).__name__}: {error}"
         self._warn(f"{problem}. Training continues. If the framework is newer than unified_clip, update unified_clip.")
 
     def wait_with(self, wait: Callable[[], object]) -> None:
-        """Register a function that waits until started graphs have reported their calls."""
         self._waits.add(wait)
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        """Warn once that calls in this framework's graph cannot be recorded."""
         self._is_empty = False  # this warning replaces that of an empty recording
         self._warn(
             f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values. "
@@ -249,7 +241,6 @@ class Recording:
         )
 
     def _add(self, call: CallRecorder) -> None:
-        """Write the lines of a call, at once or when its deferred numbers arrive."""
         with self._flushing:
             self._flush()
             if self._pending or any(event.deferred for event in call.events):
@@ -258,14 +249,12 @@ class Recording:
                 self._write(*call.parts())
 
     def _flush(self, wait: bool = False) -> None:
-        """Write pending calls in order, up to the first whose numbers have not arrived. With `wait`, write all."""
         while self._pending and (
             wait or all(event.deferred.ready() for event in self._pending[0].events if event.deferred)
         ):
             self._write(*self._pending.popleft().parts())
 
     def _report_from_graph(self, call: str, events: Sequence[ClipEvent]) -> None:
-        """Make a graph write the lines of a traced call whenever it runs. If it cannot report values, warn once."""
         callbacks = [each.path.graph_callback() for each in events if each.path is not None]
         callback = callbacks[0]
         if callback is None or None in callbacks:
@@ -286,16 +275,16 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. The reports take `_lock`, so do not hold it."""
+        """Wait until running graphs have reported their calls. Do not hold `_lock`, because the reports take it."""
         for wait in tuple(self._waits):
             wait()
 
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write the lines of `merge_groups`, or one line if there are no groups, with the fields `head` and `tail`.
+        """Write one line for each group of parameters, or a single line if there are no groups.
 
-        If the file cannot be written, close it and warn.
+        head, tail: Fields of every line.
         """
         with self._lock:
             self._is_empty = self._is_empty and not is_call
@@ -310,7 +299,7 @@ class Recording:
                 self._warn(f"{self.path}: the recording ends here, since the file cannot be written: {error}. {remedy}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients to a new file, and return the name of the file. If that fails, warn and return None."""
+        """Write gradients to a new file, and return the name of the file. Return None if the file cannot be written."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -328,13 +317,13 @@ class Recording:
 
 
 class CallRecorder:
-    """The recorder of one call, for one recording."""
+    """Records one call for one recording."""
 
     def __init__(self, recording: Recording, call: str) -> None:
         self.recording, self._call = recording, call
         self._step: int | None = None
         self.events: list[Any] = []
-        """The clips of the call: each is a `ClipEvent` or a `NativeEvent`."""
+        """A `ClipEvent` or `NativeEvent` for each clip of the call."""
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {}
@@ -348,7 +337,6 @@ class CallRecorder:
         return self._step
 
     def on_clip(self, clip: Clip) -> None:
-        """Record a clip of the call, which may clip several groups. Every `gradients_every` steps, copy gradients."""
         recording = self.recording
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
@@ -368,14 +356,11 @@ class CallRecorder:
             recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
 
     def end_with(self, event: Any) -> None:
-        """Record the `NativeEvent` of a framework's function, whose duration is unknown."""
         self.events = [event]
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call with its duration in seconds (None if unknown), or one line with its exception.
-        If the call was traced without an exception, its graph writes the lines instead, whenever the graph runs.
-        """
+        """Write the lines of the call, or make the graph of a traced call write them. Unknown `seconds` are None."""
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
@@ -388,7 +373,10 @@ class CallRecorder:
         self.recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """Wait for deferred numbers. Return (first fields of every line, fields of each group, last fields)."""
+        """Return (first fields of every line, fields of each group, last fields).
+
+        This waits for numbers that a device computes.
+        """
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
 

@@ -1,4 +1,4 @@
-"""Measure the distance of two recorded numbers, and decide whether it may be rounding."""
+"""Measure the distance of two recorded numbers, and decide whether rounding can cause it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,33 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""A difference up to this many ULP may be rounding: frameworks add up numbers in different orders."""
+"""The largest difference in ULP that counts as rounding. Frameworks add numbers in different orders."""
 
 GROWTH = 16
-"""Rounding grows from step to step: it may cause up to this many times the largest earlier difference."""
+"""Rounding grows from step to step. It can reach this many times the largest earlier difference."""
 
 NEAR = 4
-"""Two norms that differ by at most this many ULP count as equal, because computing them rounds."""
+"""Two norms that differ by at most this many ULP count as equal, because computing a norm rounds."""
 
 PRODUCT = 1e-5
-"""The largest relative rounding error between the norm of clipped float32 gradients, and their norm before the clip
-times the coefficient."""
+"""The largest relative rounding error between the norm of clipped float32 gradients and the product of norm and
+coefficient."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Distance(NamedTuple):
-    """The distance of two numbers, in ULP and relative."""
-
     ulps: float
-    """The distance in ULP of float32, or else of float64. inf if only one number is finite."""
+    """The distance in ULP of float32, or in ULP of float64 if float32 cannot represent a number."""
 
     relative: float
-    """The difference, divided by the larger number."""
+    """The difference, divided by the number with the larger absolute value."""
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance of two numbers, in ULP and relative to the larger one.
+    """Return the distance of two numbers.
 
-    It is 0 if the numbers are equal, or both are NaN. Otherwise it is inf if one of them is not finite.
+    NaN equals NaN, and the distance to any other number that is not finite is inf.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
@@ -49,20 +47,16 @@ def distance(a: float, b: float) -> Distance:
 
 
 def greatest(distances: Sequence[Distance]) -> Distance:
-    """Return the greatest distance in ULP and the greatest relative distance, which may come from different entries.
-
-    Return distances of 0 for an empty list.
-    """
+    """Return the greatest distance in ULP, and the greatest relative distance."""
     return Distance(*(max(values, default=0.0) for values in (zip(*distances, strict=True) if distances else ((), ()))))
 
 
 def is_near(a: float, b: float) -> bool:
-    """Return whether two norms differ by at most NEAR ULP."""
     return distance(a, b).ulps <= NEAR
 
 
 def same(left: object, right: object) -> bool:
-    """Return whether two settings are equal. NaN equals NaN. Tuples are compared element by element."""
+    """Return whether two settings are equal. NaN equals NaN."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
@@ -71,11 +65,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers, in ULP of the number `scale`, such as their total norm.
-
-    If `scale` is 0, one of the three numbers is not finite, or the result is smaller, use ULP of the numbers
-    themselves.
-    """
+    """Return the difference of two numbers, in ULP of the larger number `scale`, such as their total norm."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP

@@ -1,6 +1,6 @@
 """Find gradients that are only rounding noise, and weights that such gradients have moved.
 
-The true value of such a gradient is likely 0, as for the bias of attention keys, or for a bias before BatchNorm.
+The true value of these gradients is likely 0. Examples are the bias of attention keys, and a bias before BatchNorm.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Key = tuple[int, str | None]
 class NoiseTracker:
     """Decides which numbers of two runs differ by rounding noise only.
 
-    A weight may differ by noise if the gradients of earlier calls were noise. So call `is_noise` for the numbers of a
-    pair of calls while `follow` yields this pair.
+    Call `is_noise` for the numbers of a pair of calls while `follow` yields the pair: noise in a gradient moves
+    weights.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,6 @@ class NoiseTracker:
         self._step = self._number = 0
 
     def follow(self, pairs: Iterable[CallPair]) -> Iterator[CallPair]:
-        """Yield the pairs of calls, in order."""
         for pair in pairs:
             self._number = self._number + 1 if pair.a.step == self._step else 0
             self._step = pair.a.step
@@ -41,29 +40,24 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return a key for a parameter. The key is the same at all steps.
+        """Return a key for a parameter that is the same at all steps.
 
-        A parameter without a name has its position as the name, such as "0". Each clip call of a step has a position
-        "0", so the key also has the number of the call.
+        Positions such as "0" occur in each clip call of a step, so their key also contains the number of the call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
-        """Return whether two numbers of a pair of calls differ by rounding noise only.
-
-        stage, name: The stage of the numbers, such as "weight", and their parameter.
-        """
+        """Return whether two numbers of a pair of calls differ by rounding noise only."""
         if stage == "weight":
             return a != b and abs(a - b) <= self._moved.get(self.key(name), 0.0)
         return is_noise_of(pair, name)
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements, largest norm of the difference of both gradients) for a parameter whose gradients are
-    only rounding noise, or for its parts that have such gradients. Return (0, 0.0) for any other parameter.
+    """Return (number of elements, norm of the difference of both gradients) if the gradients are rounding noise.
 
-    The recorded norm is at most ROUNDING ULP of the total norm. Adam divides the gradient by its own size, so each
-    element moves by up to the learning rate. SGD multiplies the gradient by the learning rate.
+    For any other parameter, return (0, 0.0). Adam moves each element by up to the learning rate. SGD moves a weight by
+    the learning rate times the gradient.
     """
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
@@ -74,9 +68,7 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether the gradients of a parameter are at most ROUNDING ULP of the total norm in both runs, and not both
-    0. Return False for a parameter without a pair, and for None.
-    """
+    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and not 0 in both."""
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
@@ -86,7 +78,7 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 def noise_floor(line: RecordedCall) -> float:
     """Return the largest norm that counts as rounding noise: ROUNDING ULP of the total norm.
 
-    Return 0 if the total norm is not finite, or if norm_type is below 1: the total norm is then far above all norms.
+    Return 0 if `norm_type` is below 1, because the total norm is then far above all norms.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:
@@ -95,8 +87,5 @@ def noise_floor(line: RecordedCall) -> float:
 
 
 def total_norm(line: RecordedCall) -> float:
-    """Return the total norm of a call. For another rule than "global", combine the norms of the gradients.
-
-    Return 0 if the call has no recorded norm.
-    """
+    """Return the total norm of a call, or 0 if no norm was recorded."""
     return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)

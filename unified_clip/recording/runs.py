@@ -21,7 +21,7 @@ __all__ = [
 
 
 class RunError(CodedError, code="UC501"):
-    """A recording is invalid, or two recordings cannot be compared. The message has the reason and the remedy."""
+    """A recording is invalid, or two recordings cannot be compared. The message contains the reason and the remedy."""
 
 
 Number = TypeVar("Number", float, float | None)
@@ -38,15 +38,15 @@ class Parameter(Table):
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
-    """The norm of the gradient, with the norm_type of the call, or the 2-norm if the call clips by value."""
+    """The norm of the gradient, with the `norm_type` of the call. For a clip by value, this is the 2-norm."""
 
     weight: Real | None = None
     """The norm of the weight. None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
-    """Fingerprints of the order of the weight's elements, and the sums of the elements and of their cubes, at the first
-    call that clips its gradient. See `tensors/arrangement.py`."""
+    """Fingerprints of the weight's elements. See `tensors/arrangement.py`. `sums` contains the sum of the elements and
+    the sum of their cubes. Both fields are recorded at the first call that clips the weight's gradient."""
 
     @property
     def elements(self) -> int | None:
@@ -56,7 +56,6 @@ class Parameter(Table):
 
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
-"""The type of the fields `norm` and `coef`, by rule."""
 
 
 class RecordedCall(Table):
@@ -66,11 +65,11 @@ class RecordedCall(Table):
     call: str
     framework: str | None = None
     rule: str | None = None
-    """The clip rule. "global" has one norm over all gradients, "each" one per gradient, "slices" one per slice, and
-    "value" none."""
+    """The clip rule. "global" has one norm over all gradients, "each" has one norm per gradient, "slices" has one norm
+    per slice, and "value" has no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """Threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
+    """The threshold of the norm, or the two bounds of a clip by value. None if the threshold is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -84,43 +83,42 @@ class RecordedCall(Table):
     """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
 
     coef: Real | list[Real | None] | None = None
-    """The coefficient, in float64: a number for the rule "global", a list for "each" and "slices", None for "value". A
-    coefficient of a watched call is None if no factor explains the results, or the threshold is not a single number."""
+    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", None for "value". An
+    unknown coefficient is None, too: no factor explains the results, or the threshold is not a single number."""
 
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """`nan` and `inf` are the numbers of NaN and of infinite elements, or None if they are unknown."""
+    """`nan` and `inf` are the numbers of NaN and of infinite elements. None if they are unknown."""
 
     seconds: Real | None = None
-    """Duration of the call on the host, without recording. None inside a graph, and for a framework's own function."""
+    """The seconds that the call took on the host. None inside a graph, and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
-    """Gradients by name. Empty if no norms were recorded."""
+    """The norms and shapes of the gradients, by name. The dict is empty if no norms were recorded."""
 
     gradients: str | None = None
     """The file with the gradients before clipping, beside the recording."""
 
     ranks: int | None = None
     rank: int | None = None
-    """The world size and the rank, if several ranks own the gradients, else None."""
+    """The world size and the rank if several ranks own the gradients, else None."""
 
     layout: dict[str, int] = {}
     """The number of gradients with each layout of shards over ranks."""
 
     loss_scale: Real | None = None
-    """The loss scale that the gradients contain, or None if they contain none, or it is unknown."""
+    """The loss scale of the gradients. None if there is no loss scale, or if it is unknown."""
 
     repeated: int = 0
-    """How many parameters the call got more than once."""
+    """The number of parameters that the call got more than once."""
 
     sparse: int = 0
-    """How many gradients are sparse, if a framework's function clips them."""
+    """The number of sparse gradients, if a framework's function clips them."""
 
     watched: bool = False
-    """Whether a framework's own function was called. In recordings of `verify`, `coef` is then computed from the
-    results, and has their rounding errors.
-    """
+    """Whether the call is a call of a framework's own function. In recordings of `verify`, the coefficient of such a
+    call is computed from the clipped gradients, and has their rounding errors."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
@@ -129,17 +127,17 @@ class RecordedCall(Table):
     """The norm that the caller passed, as by `use_norm=`. `norm` is exact if the recording has norms."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm over the stored rows of sparse gradients, if they repeat a row. A framework's function that returns no
-    norm clips by it."""
+    """The norm over the stored rows of sparse gradients, if a row is stored more than once. Framework functions that
+    return no norm clip by this norm."""
 
     after: str | None = None
-    """For a watched call: the file with the gradients after the clip."""
+    """The file with the gradients after the clip, for a watched call."""
 
     is_gradient: bool | None = None
     """Whether a watched call clipped gradients. None if that is unknown."""
 
     error: str | None = None
-    """The exception that the call raised. Then all fields about the clip are missing."""
+    """The exception that the call raised. All fields about the clip are then missing."""
 
     process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
 
@@ -157,27 +155,27 @@ class RecordedCall(Table):
 
     @property
     def order(self) -> float:
-        """The norm_type of the norms, or 2 if none was recorded."""
+        """The `norm_type` of the norms, or 2 if none was recorded."""
         return 2.0 if self.norm_type is None else self.norm_type
 
     def norms(self) -> list[float]:
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms by which the call clips. If it has none, return the norms of its gradients."""
+        """Return the norms of the clip. If the clip has no norm, return the norms of its gradients."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
-        """Return the norms from which the coefficients follow, which may differ from `norms()`."""
+        """Return the norms from which the coefficients were computed. These norms can differ from `norms()`."""
         others = (self.passed_norm, self.returned_norm, self.stored_norm)
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
     def coefs(self) -> list[float | None]:
-        """Return the coefficients, with None for each unknown one."""
+        """Return the coefficients, with None for each unknown coefficient."""
         return [None] if self.rule == "global" and self.coef is None else _listed(self.coef)
 
     def known_coefs(self) -> list[float]:
-        """Return the coefficients. Return [] if one of them is unknown."""
+        """Return the coefficients, or [] if one of them is unknown."""
         coefs = [coef for coef in self.coefs() if coef is not None]
         return coefs if len(coefs) == len(self.coefs()) else []
 
@@ -192,27 +190,26 @@ class OptimizerStep(Table):
     optimizer: str  # the class, such as `torch.optim.SGD`
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. A setting that differs between groups has a value for each."""
+    """The learning rate (`lr`) and other settings. If parameter groups have different values, a setting is a tuple."""
 
     backward_calls: int | None = None  # the number of backward passes since the previous step
     cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    """How many gradients changed after the last backward pass without a recorded clip."""
+    """The number of gradients that changed after the last backward pass without a recorded clip."""
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
 
     decayed: tuple[int, int] | None = None
-    """If only some parameters have weight decay: the number of elements with weight decay, and the number of elements
-    of all changed parameters. Else None."""
+    """(elements with weight decay, elements of all changed parameters), if only some parameters have weight decay."""
 
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step, if a graph may report calls in another order. Else None."""
+    """The number of clip calls since the previous step, if a graph can report calls in another order, else None."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
-    """How many gradients the optimizer got as IndexedSlices with repeated rows, or None if that is unknown."""
+    """The number of gradients that were IndexedSlices with repeated rows. None if the number is unknown."""
 
     losses: tuple[Real, ...] = ()
     """The losses of these backward passes, without loss scale."""
@@ -220,7 +217,7 @@ class OptimizerStep(Table):
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
     run: str = ""
-    """`calls` is the number of clip calls before this step, and `run` the name of the run. `read` sets both."""
+    """`calls` is the number of clip calls before the step. `run` is the name of the run. `read` sets both fields."""
 
 
 class LoggedNumbers(Table):
@@ -241,7 +238,7 @@ class RecordedProcess(Table):
     pid: int | None = None
     arguments: tuple[str, ...] = ()
     torn: bool = False
-    """Whether the process ended while it wrote a line. That line is left out."""
+    """Whether the process ended while it wrote a line. The incomplete line is left out."""
 
 
 class Header(Table):
@@ -250,7 +247,7 @@ class Header(Table):
     started: str
     norms: bool = False
     processes: tuple[RecordedProcess, ...] = ()
-    """The processes, by rank, if `unified-clip record` wrote the file."""
+    """The processes in the order of their ranks, if `unified-clip record` wrote the file."""
 
 
 class RecordedRun(Table):
@@ -259,19 +256,19 @@ class RecordedRun(Table):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """The calls. If several processes were recorded, only the calls of the first process."""
+    """The clip calls. If several processes were recorded, these are the calls of the first process."""
 
     torn: bool
-    """Whether an incomplete last line was left out, because the run ended while it wrote this line."""
+    """Whether the run ended while it wrote a line. The incomplete line is left out."""
 
     name: str
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of calls of the first process. `lines` has fewer if the calls of a loop were merged."""
+    """The number of clip calls in the file. `lines` has fewer calls if the calls of a loop were merged."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
-    """The calls of the other processes, by process."""
+    """The clip calls of the other processes, with a tuple for each process."""
 
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """The steps of optimizers in the first process, in order."""
@@ -279,22 +276,22 @@ class RecordedRun(Table):
     logged: tuple[LoggedNumbers, ...] = ()
 
     warnings: tuple[str, ...] = ()
-    """The texts of the ClipWarnings of all processes, each once."""
+    """The messages of the ClipWarnings of all processes, without duplicates."""
 
 
 CHUNK = 1 << 20
-"""`read` reports its progress each time it has read this many characters."""
+"""`read` reports its progress after each part of this many characters."""
 
 
 def read(
     path: str | Path, name: str | None = None, advance: Callable[[int], None] = lambda chunks: None
 ) -> RecordedRun:
-    """Read a recording. Leave out an incomplete last line.
+    """Read a recording. An incomplete last line is left out.
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.
-        name: The run's name in sentences. None: the name of the file.
-        advance: Called with 1 after each part of the file, for a progress bar.
+        name: The name of the run in sentences. None: the name of the file.
+        advance: A function for a progress bar. It is called with 1 after each part of the file.
 
     Returns:
         The recording. Its clip calls, optimizer steps and logged numbers are those of the first process. `others` has

@@ -1,4 +1,4 @@
-"""Find causes, other than the clip, of gradients that differ: loss scales, repeated parameters, weights, data."""
+"""Find causes other than the clip for different gradients: loss scales, repeated parameters, weights, data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from ..runs import RecordedCall, RecordedRun
 from . import recurrent, size_hints, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
-"""Kinds of causes outside of the clip: reports advise where to look, and list the causes that were ruled out."""
+"""Kinds of causes outside of the clip. For these causes, reports advise where to look."""
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if only one run clips gradients that still contain a loss scale, else None.
 
-    Also return None if the ratio of the norms of both runs is not that loss scale, up to a factor of 2. The ratio does
-    not count if a norm is unknown or 0.
+    Also return None if the norms of the runs differ by a factor that is far from the loss scale.
     """
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
@@ -51,7 +50,7 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has some of the gradients, by name. The norms of shared gradients may differ."""
+    """Return a cause if only one run has some of the gradients by name, else None."""
     only_a = [name for name in pair.a.parameters if name not in pair.names]
     only_b = [name for name in pair.b.parameters if name not in {*pair.names.values()}]
     rest = only_a or only_b
@@ -63,15 +62,10 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tensorflow": "trainable=False"}
-"""The attribute of a frozen parameter, by framework."""
 
 
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    """Return advice for a run that leaves out gradients: those of frozen parameters, or those with need_clip=False.
-
-    Do not mention need_clip for frameworks without it, and for PyTorch's own functions, which ignore it. Return "" for
-    frameworks that do not mark frozen parameters.
-    """
+    """Return advice for a run that leaves out gradients, such as gradients of frozen parameters."""
     hint = ""
     if attribute := FROZEN.get(line.framework or ""):
         hint = f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
@@ -85,11 +79,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
 
 
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if coefficients differ because a run clips by another norm than the exact one, else None.
-
-    The caller passed this other norm, or a framework's function computed it. Return None, too, if the exact norms of
-    the runs do not agree, or if the coefficients are not the first difference.
-    """
+    """Return a cause if a run clips by a norm that is not the exact norm, and coefficients are the first difference."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -103,10 +93,7 @@ def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
-    """Yield (exact norm, cause) if a call does not clip by the exact norm.
-
-    Of several norms in one call, yield the first that differs.
-    """
+    """Yield (exact norm, cause) for the first norm of a call that is not exact."""
     differing = [
         (exact, used) for exact, used in zip(line.norms(), line.used_norms(), strict=False) if not _agree(exact, used)
     ]
@@ -132,9 +119,7 @@ def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
 
-    Compare only the first call of each run, if it differs in a weight, a gradient or a norm. Return None if an
-    optimizer stepped before this call. Also return a cause for weights that a port has not transposed, or has
-    transposed wrongly.
+    Only the first call of each run is compared. Weights that a port did not transpose have a cause, too.
     """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
@@ -161,9 +146,8 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
-    A weight was reshaped if it has the transposed shape, but the same sequence of elements. A square matrix with the
-    same order of elements possibly lacks a transpose if other weights are transposed. Frameworks do not transpose
-    embeddings, so an embedding by name has no cause.
+    A reshaped weight has the transposed shape, but the same sequence of elements. A square matrix with the same order
+    of elements possibly lacks a transpose, if other weights are transposed and it is not an embedding.
 
     shapes: The shapes of the weights in the first run.
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"
@@ -194,7 +178,7 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
 
 
 def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]]) -> str:
-    """Return which transpose a kernel of a convolution needs, in parentheses, or "" if no weight is such a kernel."""
+    """Return the transpose that a convolution kernel needs, in parentheses, or "" if no weight is such a kernel."""
     axes = {4: "(3, 2, 0, 1)", 3: "(2, 1, 0)", 5: "(4, 3, 0, 1, 2)"}
     name = next((name for name in names if len(shapes[name]) in axes), None)
     if name is None:
@@ -210,11 +194,10 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from the recorded weights, or None if no cause follows from them.
+    """Return the cause that follows from the recorded weights, or None.
 
     If the weights agree and the gradients differ, the cause is the loss, the data, or weights that other calls clip. If
-    the gradients agree and the next weights differ, the cause is the optimizer. Return None if the norm of a weight is
-    unknown.
+    the gradients agree and the next weights differ, the cause is the optimizer.
     """
     if point.index >= len(point.pairs):
         return None
@@ -237,8 +220,8 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
 def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     """Return the cause of gradients that differ although the weights of their call agree.
 
-    The weights of other calls, such as those of a second network, may have changed these gradients. Compare these
-    weights at the next call that has them: no step has changed them in between.
+    The weights of other calls, such as those of a second network, can cause the difference. They are compared at the
+    next call that clips them, because no step changes them before that call.
     """
     later, missing = _weights_of_other_calls(point, pair)
     for index, names in later.items():
@@ -261,7 +244,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
-    """Return a cause if weights of another call differ although no later step has changed them, else None.
+    """Return a cause if weights of another call differ, although no step has changed them since the divergence.
 
     index: The index of the first pair of calls after the divergence that has these weights.
     names: The names of these weights in the first run.
@@ -291,11 +274,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return ({index of a later pair of calls: names of its weights}, words for unknown weights).
-
-    The second value is "" if all weights of other calls are known. If names are positions, all these weights are
-    unknown.
-    """
+    """Return ({index of a later pair of calls: names of its weights}, phrase about unknown weights, or "")."""
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}
@@ -320,7 +299,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether a run clips parameters that this call does not have, such as those of another network."""
+    """Return whether a run also clips other parameters than this call, such as those of another network."""
     own = {(name, tuple(each.shape)) for name, each in line.parameters.items()}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)
@@ -329,8 +308,7 @@ def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
 def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
     """Return whether the recordings show that both runs clear their gradients before a step, or get new ones.
 
-    The gradients of the first recorded step are new, and some frameworks return new gradients at each step. Return
-    False if a run also clips other parameters, such as those of a second network: it may not clear their gradients.
+    Return False if a run also clips other parameters, because it may not clear their gradients.
     """
     both = [each for run in (a, b) for each in run.optimizer_steps if each.step == step]
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)
@@ -361,7 +339,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
-    """Return sentences about rounding if it can move a weight this far with Adam, or a similar optimizer, else ""."""
+    """Return sentences about rounding, if rounding can move a weight this far with Adam, else ""."""
     name = point.first.parameter or ""
     moved = next(abs(a - b) for each, a, b in numbers(pair, "weight") if each == name)
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
@@ -384,16 +362,15 @@ def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, Re
 
 
 def _agree(a: float, b: float) -> bool:
-    """Return whether two numbers differ by rounding only."""
     return is_near(a, b) or abs(a - b) <= ROUNDING * 2.0**-24 * max(abs(a), abs(b))
 
 
 def listed(names: Collection[str], most: int = 3) -> str:
-    """Return names in quotes, at most `most`, and the number of the others, such as "'a', 'b', 'c' and 2 more"."""
+    """Return at most `most` names in quotes, and the number of further names, such as "'a', 'b', 'c' and 2 more"."""
     return ", ".join([repr(name) for name in names][:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return names in quotes, at most 3, and the number of the others."""
+    """Return at most 3 names in quotes, and the number of further names, such as "'a', 'b', 'c' and 2 others"."""
     others = [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
     return enumeration([*map(repr, names[:3]), *others])

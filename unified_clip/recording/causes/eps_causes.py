@@ -1,4 +1,4 @@
-"""Find causes of coefficients that differ: another eps, and the rounding of a framework's own function."""
+"""Find causes of different coefficients: different eps, and the rounding of a framework's own function."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from ..rounding_noise import total_norm
 from ..runs import RecordedCall, RecordedRun
 
 EXACT = 1e-13
-"""The relative error up to which a coefficient in float64 follows its formula."""
+"""The largest relative error of a float64 coefficient that follows its formula."""
 
 ROUNDED = NEAR * 2.0**-23
-"""The relative error up to which a coefficient follows its formula if a framework's own function rounds it."""
+"""The largest relative error of a coefficient that follows its formula, and that a framework's own function rounds."""
 
 
 def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the eps differs and explains coefficients, else None.
-
-    The eps explains coefficients that differ although their norms are equal. It also explains coefficients that differ
-    by more than rounding, but would agree with equal eps.
-    """
+    """Return a cause if different eps explain different coefficients, else None."""
     if not _has_other_eps(pair) or (_shown_by(pair) is None and not _explains(pair)):
         return None
     old, new = pair.a.eps, pair.b.eps
@@ -34,9 +30,9 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return (divergence, cause) for the first coefficients that differ because of another eps, else None.
+    """Return (divergence, cause) for the first coefficients that differ because of different eps, else None.
 
-    The numbers may differ by less than --max-ulp.
+    `--max-ulp` does not hide this divergence.
     """
     for index, pair in enumerate(pairs):
         if _has_other_eps(pair) and (divergence := _shown_by(pair)):
@@ -51,9 +47,9 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """Return the largest divergence between two coefficients of equal norms, for two calls whose eps differs.
+    """Return the largest divergence between two coefficients of equal norms, for two calls with different eps.
 
-    Return None if the eps changes no such coefficient, or if any norms differ by more than rounding.
+    Return None if eps changes no such coefficient, or if any norms differ by more than rounding.
     """
     total = max(map(total_norm, (pair.a, pair.b)))
     norms = list(numbers(pair, "norm"))
@@ -78,17 +74,14 @@ def _changes(norm: float, pair: CallPair) -> bool:
 
 
 def _explains(pair: CallPair) -> bool:
-    """Return whether the coefficients differ, but agree up to rounding if both calls have the eps of the first call."""
+    """Return whether different coefficients would agree up to rounding if both calls had the first call's eps."""
     own = [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
     with_eps = [distance(a, b).ulps for a, b in _with_eps_of_first(pair)]
     return bool(with_eps) and max(own, default=0.0) > ROUNDING >= max(with_eps)
 
 
 def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
-    """Yield (coefficient in call a, coefficient in call b) for each norm, with the eps of call a in both.
-
-    Each call keeps its own norm and threshold. Yield nothing if a threshold is not a single number.
-    """
+    """Yield both coefficients for each norm, with the eps of call a in both formulas."""
     limits = (pair.a.threshold, pair.b.threshold)
     for _, *norms in numbers(pair, "norm"):
         coefs = [
@@ -103,9 +96,7 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if the coefficients of both calls follow the same formula from equal numbers, else None.
 
-    Such coefficients differ by rounding only, such as the rounding of a framework's function. The equal numbers are the
-    norms (up to NEAR ULP), the thresholds (rounded to float32, unless both calls are in float64), and the eps. Return
-    None, too, if the coefficients are not the first difference.
+    These coefficients differ only by rounding, such as the rounding of a framework's function.
     """
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
@@ -123,7 +114,6 @@ def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def norms_are_equal(pair: CallPair) -> bool:
-    """Return whether both calls have norms, and these differ by rounding only."""
     norms = list(numbers(pair, "norm"))
     return bool(norms) and all(is_near(a, b) for _, a, b in norms)
 
@@ -131,9 +121,7 @@ def norms_are_equal(pair: CallPair) -> bool:
 def is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
     """Return whether the coefficients of a call follow from its norms, threshold and eps.
 
-    Return False if a coefficient is unknown, or the threshold is not a single number.
-
-    relative: The allowed relative error. 0: EXACT, or ROUNDED if the call is of a framework's own function.
+    relative: The allowed relative error. 0: EXACT, or ROUNDED for a framework's own function.
     """
     if not isinstance(line.threshold, float) or not line.known_coefs():
         return False

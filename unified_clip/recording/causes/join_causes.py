@@ -1,4 +1,4 @@
-"""Join the differences of clip calls with those of optimizers' steps, so that a report explains each only once."""
+"""Join the differences of clip calls with those of optimizer steps, so that a report explains each difference once."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from . import before_clips
 Explained = Mapping[Divergence, Sequence[Cause]]
 
 BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
-"""The stages of optimizers' steps that come before the clip of their step, or that show a missing clip."""
+"""The stages of optimizer steps that act before the clip of the step, or show a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""The stages whose numbers a difference of optimizers' steps may change. A coefficient depends only on its norm and on
-the settings of the clip."""
+"""The stages whose numbers can change if optimizer steps differ. Coefficients follow from norms and clip settings."""
 
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""By the kind of a cause of differing steps: the kinds of causes of calls that explain the same difference."""
+"""By cause of different optimizer steps: causes of different calls that explain the same difference."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
-"""The causes that follow from other updates before them."""
+"""Causes that can follow from earlier differences between updates."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 class Effect(Protocol):
-    """A function that returns whether updates differ at a step or at a later one. With `at_once`, only at this step."""
+    """A function that returns whether updates differ at a step or later.
+
+    With `at_once`, only the step itself counts.
+    """
 
     def __call__(self, step: int, *, at_once: bool = False) -> bool: ...
 
@@ -42,15 +44,13 @@ class Effect(Protocol):
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return the divergences of calls and of optimizers' steps with their causes, in the order in which they happen.
+    """Return the divergences of calls and of optimizer steps with their causes, in order of time.
 
-    Leave out a difference of optimizers' steps if a call has the same kind of cause, or a kind that SHOWN_BY has for
-    it. Also leave out another weight decay if one run adds it before the clip. A divergence without a cause may get one
-    by elimination.
+    A difference between optimizer steps is left out if the cause of a different call already explains it.
 
-    points: The divergences of calls, with both runs.
+    points: The divergences of calls.
     explained: The causes of the divergences in `points`.
-    steps: The differences of optimizers' steps, without those that `effective` leaves out.
+    steps: The differences between optimizer steps.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
@@ -62,10 +62,7 @@ def join(
 
 
 def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
-    """Remove the causes in CONSEQUENCES after the first difference of optimizers' steps, which may explain them.
-
-    For a divergence in a weight that is not finite, also remove the cause "not finite in one run".
-    """
+    """Remove the causes in CONSEQUENCES after the first difference between optimizer steps, which can explain them."""
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {
         divergence: [
@@ -84,17 +81,15 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences of optimizers' steps that may have changed recorded numbers.
+    """Yield the differences between optimizer steps that can have changed recorded numbers.
 
-    Yield a difference that acts before the clip if numbers at the stages CHANGED of its step differ by more than
-    ROUNDING ULP, or were not compared. Yield any other difference if numbers at these stages of a later step differ by
-    more than ROUNDING ULP, or were not compared. Always yield a difference in clips.
+    A difference before the clip must change norms of the same step, and a difference after the clip must change norms
+    of a later step, by more than ROUNDING ULP. Differences are also yielded if these norms were not compared.
 
-    A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So do
-    not yield this difference if the weights of the next step were compared, and agree.
+    A difference in the rule for momentum changes the next weights, unless the code compensates for it. So the
+    difference is not yielded if the next weights agree.
 
-    has_effect: A function that returns whether updates differ at a step or later. If given, it decides on differences
-        that act after the clip.
+    has_effect: Decides about differences after the clip in place of the norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -129,14 +124,10 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep one of two explanations of a step: the number of backward passes, or the causes of the gradients.
+    """Keep one of two explanations of a step: different numbers of backward passes, or the causes of the gradients.
 
-    Return (explained, steps), after one of these removals:
-
-    - If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients".
-      If the run with more passes has the larger gradients, advise to divide its losses.
-    - If the gradients have another cause, remove the difference in backward passes.
-    - If they have no cause, or if the numbers of backward passes are equal, remove nothing.
+    If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients". If
+    the gradients have a different cause, remove the difference in backward passes.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -153,7 +144,7 @@ def _accumulated(
 
 
 def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePoint) -> Cause:
-    """Return the cause of `passes`, with advice if the gradients of the run with more backward passes are larger."""
+    """Return the cause of `passes`, with advice if the run with more backward passes has the larger gradients."""
     sides = (point.a, point.b)
     more, larger = (sides[float(str(each.b)) > float(str(each.a))] for each in (passes.divergence, scaled))
     if more is not larger:
@@ -163,9 +154,7 @@ def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePo
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether the ratio of two norms equals the ratio of the numbers of backward passes, or its inverse.
-
-    Return False if one of these four numbers is missing or 0.
+    """Return whether the ratio of two norms is the ratio of the numbers of backward passes, or its inverse.
 
     passes: A divergence in the number of backward passes.
     scaled: A divergence in a norm.
@@ -191,15 +180,14 @@ def _in_order(explained: Explained, steps: Sequence[StepDifference]) -> dict[Div
 
 
 def _acts_first(divergence: Divergence) -> bool:
-    """Return whether an optimizer's step differs at a stage in BEFORE. A clip in the same step may then differ, too."""
     return divergence.stage in BEFORE
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """Give the first divergence without a cause the cause that `before_clips.by_elimination` finds.
+    """Find a cause by elimination for the first divergence without a cause.
 
-    Return all divergences with their causes. If an earlier divergence has a cause other than rounding, or optimizers'
-    steps differ earlier, change nothing: that cause or difference may explain the later divergences, too.
+    If an earlier divergence has a cause other than rounding, or optimizer steps differ earlier, change nothing: the
+        earlier difference can explain all later ones.
     """
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):

@@ -11,13 +11,11 @@ from ..packing import unpaired_blocks
 from ..pairing import CallPair
 
 GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
-"""A part of the names of the weights of Keras' GRU, and of Keras' LSTM."""
+"""Parts of the names of weights of Keras' GRU and of Keras' LSTM."""
 
 
 def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port of Keras' GRU or LSTM to PyTorch or Paddle has its gates in a wrong order.
-
-    The gates of a GRU have to be exchanged, and those of an LSTM have to stay in their order.
 
     orders: The order of the elements of each weight in the second run: "same", "transposed", "rearranged" and so on.
     """
@@ -42,9 +40,9 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both runs clip per tensor, and one run splits a tensor of the other run, else None.
+    """Return a cause if both runs clip per tensor, and several tensors of one run are a single tensor in the other run.
 
-    The GRU of Keras has one bias of two rows, and that of PyTorch has two biases.
+    For example, Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases.
     """
     if not pair.a.rule == pair.b.rule == "each":
         return None

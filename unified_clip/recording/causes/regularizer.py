@@ -13,21 +13,20 @@ from ..runs import OptimizerStep
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
-"""The relative errors of the part of a loss that a regularizer adds, and of a loss."""
+"""The largest relative errors of a regularizer's part of the loss, and of the loss."""
 
 CLOSE = 1.5
-"""Norms show a weight decay of c if all decays that the norms allow differ from c by less than this factor."""
+"""Norms show a weight decay c if they allow only decays that differ from c by less than this factor."""
 
 Norms = Mapping[str, tuple[float, float, float]]
-"""By the name of a parameter: the norm of its weight, and of its gradient with the weight decay and without."""
+"""{name of a parameter: (norm of its weight, norm of its gradient with weight decay, norm without weight decay)}."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if only one run has weight decay, and the gradients of the other run contain it, else None.
 
     Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount,
-    but only the regularizer changes them before the clip. Also return None if neither the losses nor the norms of the
-    gradients show the cause, or if the weights are unknown.
+    but only the regularizer changes the gradients before the clip.
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
@@ -51,14 +50,11 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Shown = tuple[Sequence[str], Sequence[str], str]
-"""(weights that a run adds to its gradients, weights that show nothing because they are about 0, the evidence)."""
+"""(names of weights that are added to the gradients, names of weights that are about 0 and show nothing, evidence)."""
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
-    """Return the weights whose squares the losses of a step contain, or None if the losses do not show them.
-
-    Gradients accumulate over the backward passes of a step, as if the sum of their losses was the loss.
-    """
+    """Return the weights whose squares the losses of a step contain, or None if the losses do not show them."""
     if any(not each.losses or each.backward_calls not in (None, len(each.losses)) for each in (own, step)):
         return None
     loss, least = math.fsum(own.losses), math.fsum(step.losses)
@@ -75,10 +71,10 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
-    """Return the weights whose gradients differ, or None if their norms do not show that the decay is the reason.
+    """Return the weights whose gradients contain weight decay, or None if the norms do not show it.
 
     If c times a weight w is added to a gradient g, c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|)
-    / |w|. For all parameters, these bounds have to allow the decay, and no number that is far from it.
+    / |w|. These bounds have to allow the decay, and no number that is far from the decay.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -97,7 +93,7 @@ def _differing(norms: Norms) -> list[str]:
 
 
 def _without_effect(decay: float, norms: Norms) -> list[str]:
-    """Return the parameters whose gradients do not show whether the decay of their weights is added to them."""
+    """Return the parameters whose weight decay would be too small to change the norms of their gradients."""
     return [name for name, (weight, _, short) in norms.items() if not decay * weight > PRODUCT * short]
 
 
@@ -113,11 +109,11 @@ def regularizer_cause(
     """Return the cause of a run that adds `decay` times its weights to the gradients before the clip.
 
     runs: The names of the original and the port.
-    decays: The weight decay of the optimizer of each run, or None if it is unknown.
+    decays: The weight decay of each run's optimizer, or None if it is unknown.
     is_first: Whether the original adds the weight decay to the gradients. False: the port does.
-    names: The names of these weights.
-    unknown: The names of the weights that do not show whether they are added, because they are about 0.
-    evidence: A clause about the numbers that show this.
+    names: The names of the weights that are added.
+    unknown: The names of weights that are about 0, so that it is unknown whether they are added.
+    evidence: A clause about the numbers that show the weight decay.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]
@@ -141,7 +137,7 @@ def regularizer_cause(
 
 
 def _weights(pair: CallPair) -> dict[str, float]:
-    """Return the norm of each weight by name, from the run that recorded it. Return {} if a norm is unknown."""
+    """Return the norm of each weight by name, or {} if a norm is unknown."""
     weights = {}
     for name, other in pair.names.items():
         norms = (pair.a.parameters[name].weight, pair.b.parameters[other].weight)

@@ -1,7 +1,7 @@
-"""Find the causes of a divergence between two runs. `docs/recording.md` lists them.
+"""Find the causes of a divergence between two runs. `docs/recording.md` lists all causes.
 
-Each check compares the numbers of one pair of calls. Norms are recorded before the clip, so no earlier difference has
-affected the norms of the first pair that differs.
+Norms are recorded before the clip, so no earlier difference has changed the norms of the first pair of calls that
+differs.
 """
 
 from __future__ import annotations
@@ -40,15 +40,13 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""The number in whose ULP a difference is measured, in words, by stage."""
+"""Names of the number in whose ULP a difference is measured, by stage."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that the recorded numbers at a divergence confirm.
 
-    Of the causes whose numbers look alike, return only the first. If the numbers confirm no cause, return a possible
-    one, such as rounding that has grown, or []. If only one run has a call here, compare this call with the calls
-    around it.
+    If the numbers confirm no cause, return a possible cause, such as rounding that has grown, or [].
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -101,10 +99,7 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if gradients before clipping are missing, swapped or scaled in one of the runs, else None.
-
-    Return None, too, if the runs have different numbers of gradients and different norm types.
-    """
+    """Return a cause if gradients before clipping are missing, swapped or scaled in one run, else None."""
     name_in_a = {b: a for a, b in pair.names.items()}
     of_a = {name: each.norm for name, each in pair.a.parameters.items()}
     of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
@@ -131,7 +126,7 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if total norms differ and one run clips fewer gradients, else None.
 
-    Return None if the norms of single gradients are known, because `_before_clipping` compares these.
+    If the norms of single gradients are known, `_before_clipping` compares them.
     """
     a, b = pair.a.count, pair.b.count
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
@@ -144,9 +139,9 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one total norm is a whole multiple of the other, from 2 to `FACTORS` times, else None.
+    """Return a cause if one total norm is a whole multiple of the other total norm, else None.
 
-    Return None if the norms of single gradients are known, because `_before_clipping` compares these.
+    If the norms of single gradients are known, `_before_clipping` compares them.
     """
     if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
         return None
@@ -159,13 +154,11 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms, else None.
-
-    Norms that differ by rounding only count as equal.
+    """Return a cause if the norms show missing, swapped or scaled gradients in one run, else None.
 
     expected: The norms of the gradients in one run, by name.
     observed: The norms of the gradients in the other run, in order.
-    floors: For each of the two runs, the largest norm of rounding noise, which counts as 0.
+    floors: For each run, the largest norm of rounding noise. Smaller norms count as 0.
     """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
@@ -189,9 +182,7 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], flo
 
 
 def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
-    """Return the number in the sorted list `ordered` that is nearest to `norm`, if they differ by rounding only.
-
-    Return `norm` if there is no such number.
+    """Return the number in the sorted list `ordered` that equals `norm` up to rounding, or else `norm`.
 
     slack: The largest difference that rounding at the size of the total norm causes.
     """
@@ -201,7 +192,7 @@ def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return one gradient with a single element for each norm, in place of the real gradients, which are unknown."""
+    """Return a gradient with a single element for each norm, because the real gradients are unknown."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -237,10 +228,7 @@ def _rule(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
-    """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers.
-
-    The bounds of a clip by value, and a threshold that is NaN, need only differ.
-    """
+    """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers."""
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, is_by_formula(a) and is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
@@ -257,10 +245,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have the total norms of both calls, although the norm types differ.
-
-    Return False if a norm type is not above 0.
-    """
+    """Return whether the same gradients can have the total norms of both calls, although the norm types differ."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -283,11 +268,10 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains why the coefficients of two calls differ, or None if no known cause does.
+    """Return the known cause that explains why the coefficients of two calls differ, or None.
 
-    The reference is a call whose coefficients follow from its norms and settings. The cause explains the coefficients
-    of the other call. Return None in these cases: neither call is such a reference, a coefficient is unknown, or the
-    calls differ in rule, norm type, threshold or the norms of gradients.
+    The coefficients of one call, the reference, must follow from its norms and settings. The cause explains the
+    coefficients of the other call.
     """
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
@@ -308,9 +292,9 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Convert a recorded call, `line`, to an `Observation` for `find_cause`.
+    """Convert the recorded call `line` to an `Observation` for `find_cause`.
 
-    reference: The call of the other run. Its results count as correct.
+    reference: The call of the other run, whose results count as correct.
     """
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
@@ -369,10 +353,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
-    """Return a cause if a difference is too large for rounding, but has grown from an earlier difference, else None.
-
-    A difference can have grown if it is at most `GROWTH` times the largest earlier difference.
-    """
+    """Return a cause if a difference can have grown by rounding from an earlier difference, else None."""
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":
         return None

@@ -20,19 +20,14 @@ from ..runs import RecordedCall, RecordedRun
 from .before_clips import names_text
 
 DESCENT = 0.1
-"""The relative difference up to which the multiples in `_is_descent` count as equal. They are inexact, because they are
-differences of squared float32 norms.
-"""
+"""The largest relative difference of equal multiples in `_is_descent`."""
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""The rule of the run that does not clip by the total norm, by the cause."""
+"""By cause: the clip rule of the run that does not clip by the total norm."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the gradients are equal, but one run's weights have already been updated, else None.
-
-    Most weights have to differ, already at the first call.
-    """
+    """Return a cause if the gradients are equal, but one run's weights have already been updated, else None."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -57,7 +52,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step, or None if the weights do not show which run it is."""
+    """Return the run that clips after its optimizer step, or None if the weights do not show the run."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which run it is. With other optimizers, all weights must have moved in the same direction.
     coefs = (pair.a.known_coefs(), pair.b.known_coefs())
@@ -77,7 +72,7 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD explains the weights, if one run steps with unclipped gradients and the other with clipped.
+    """Return whether SGD explains the weights if one run steps with unclipped and the other with clipped gradients.
 
     moves: (norm before the step, norm after the unclipped step, norm after the clipped step, squared norm of the
         gradient) for each weight.
@@ -102,11 +97,11 @@ def twice(point: DivergencePoint) -> Cause | None:
 
 
 Again = tuple[float, float, float]
-"""(norm of a call, its coefficient, norm of the call that clips its results again)."""
+"""(norm of a call, coefficient of the call, norm of the call that clips its results again)."""
 
 
 def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
-    """Yield (run, result of `_clips_again`) for each run with a call that may clip the results of an earlier call."""
+    """Yield (run, result of `_clips_again`) for each run that may clip the results of an earlier call again."""
     missing = point.missing
     if missing is None:
         for run in (point.a, point.b):
@@ -118,10 +113,7 @@ def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again
 
 
 def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Again | None:
-    """Return the norms and the coefficient if the call `line` clips the results of the call `before`, else None.
-
-    Return None, too, if one of the two calls does not clip by the total norm, or `before` did not change its gradients.
-    """
+    """Return the norms and the coefficient if the call `line` clips the results of the call `before`, else None."""
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
     norms = [(before.norms()[0], line.norms()[0])]
@@ -136,10 +128,7 @@ def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Agai
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None.
-
-    From the divergence on, all calls by the total norm have to agree in this way, with at least three different norms.
-    """
+    """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -157,10 +146,7 @@ def shifted(point: DivergencePoint) -> Cause | None:
 
 
 def left_out_calls(point: DivergencePoint) -> Cause | None:
-    """Return a cause if only one run makes some clip calls of the step, and all other calls have a partner.
-
-    Return None otherwise.
-    """
+    """Return a cause if only one run makes some clip calls of the step, and all other calls have a partner."""
     missing = point.missing
     if missing is None:
         return None
@@ -178,13 +164,13 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
 
 
 def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls of a run clip a gradient of the same name or, without names, have equal norms."""
+    """Return whether two calls of a run clip the same gradient, by name or else by equal norms."""
     names = [{name for name in call.parameters if not name.isdecimal()} for call in (a, b)]
     return bool(names[0] & names[1]) if all(names) else have_near_norms(a, b)
 
 
 def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) -> str:
-    """Return a phrase about the gradients of some of the calls of a step, by name if names were recorded."""
+    """Return a phrase about the gradients of some of a step's calls, such as "2 of 4 gradients ('a' and 'b')"."""
     count, total = (sum(map(count_of, each)) for each in (calls, every))
     names = [name for call in calls for name in call.parameters if not name.isdecimal()]
     listed = f" ({names_text(names)})" if names else ""
@@ -192,7 +178,7 @@ def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) 
 
 
 def never_clips(point: DivergencePoint) -> Cause | None:
-    """Return a cause if only one run has clip calls, else None. The other run has steps of optimizers."""
+    """Return a cause if only one run has clip calls, else None."""
     for run, other in point.both_ways():
         if not run.lines:
             return left_out_clip(run, other, calls_at(other, point.first.step))
@@ -211,11 +197,7 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips by the total norm, and the other per tensor or per group, else None.
-
-    The gradients are the same if the norms of the tensors or groups combine to the total norm, as a 2-norm. Otherwise,
-    return the result of `_split_by_counts`.
-    """
+    """Return a cause if one run clips by the total norm, and the other run per tensor or per group, else None."""
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
@@ -238,14 +220,13 @@ def _are_groups(calls: Sequence[RecordedCall]) -> bool:
 
 
 def count_of(call: RecordedCall) -> int:
-    """Return the number of gradients of a call, or 0 if it is unknown."""
     return len(call.parameters) if call.count is None else call.count
 
 
 def _split_by_counts(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips all gradients of a step in one call, and the other in several calls, else None.
+    """Return a cause if one run clips all gradients of a step in one call, and the other run in several calls.
 
-    This compares numbers of gradients and of elements only, so the gradients of the runs may differ.
+    This function compares only numbers of gradients and elements, because the gradients of the runs may differ.
     """
     for run, other in point.both_ways():
         whole, parts = (calls_at(each, point.first.step) for each in (run, other))
@@ -273,11 +254,12 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """If one run clips per tensor or per group, return a point with a divergence of the rule. Else return `point`.
+    """If one run clips per tensor or per group, return a point with a divergence of the rule.
 
-    In a loop over parameters, each call clips one gradient by its total norm, so both runs record the same rule. Their
-    first recorded divergence is then a consequence: other parameters, another norm, or more calls. The run
-    with more norms in the step, or the smaller norm in its call, clips per tensor or per group.
+    Otherwise, return `point`.
+
+    A loop over parameters clips one gradient per call by its total norm, so both runs record the rule "global". Their
+    first recorded divergence is only a consequence.
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
@@ -292,10 +274,7 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
 
 
 def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:
-    """Return the calls of a run from the divergence on, up to the next step that has a backward pass.
-
-    If one of the two runs has no optimizer steps, return all calls from the divergence on.
-    """
+    """Return the calls of a run from the divergence on, up to the next step that has a backward pass."""
     rest = run.lines[point.index :]
     if not (rest and point.a.optimizer_steps and point.b.optimizer_steps):
         return rest
@@ -306,8 +285,7 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
     """Return (norms of the first calls, number of these calls). Stop when the combined 2-norm reaches `total`.
 
-    Return ([], 0) if the combined norm does not reach `total` before the end, or before a call whose rule is neither
-    "global" nor "each".
+    Return ([], 0) if the combined norm does not reach `total`.
     """
     norms: list[float] = []
     combined = 0.0

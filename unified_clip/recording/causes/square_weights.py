@@ -1,4 +1,4 @@
-"""Decide by the numbers of the first step whether square weights with the same order of elements are right."""
+"""Decide whether a square weight needs a transpose, by the numbers of the first step."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
 
 
 def is_embedding(*names: str) -> bool:
-    """Return whether one of the names of a parameter is that of an embedding, which no framework transposes."""
     return any(map(EMBEDDING.search, names))
 
 
 def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
     """Return whether a weight with the same order of elements in both runs surely needs no transpose.
 
-    A transpose changes the gradients, and also the loss, if the gradient of the weight is not 0. So the weight is right
-    if all gradients of the first step agree, or the losses do. Unknown losses show nothing.
+    A missing transpose changes gradients and losses. So the weight is right if all gradients of the first step agree,
+    or if the losses agree and the gradient of the weight is not 0.
 
-    pair: The first calls of the runs. Their weights have equal norms.
+    pair: The first calls of the runs.
     name: The name of the weight in the first run.
     """
     other = pair.names[name]

@@ -35,10 +35,7 @@ def add_parser(commands: Any) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments of `unified-clip record` at the first `--`. Return (arguments before it, command after it).
-
-    For other commands, and without `--`, the second list is empty.
-    """
+    """Return (arguments before the first `--`, command after it). Only `unified-clip record` has a command."""
     arguments = list(arguments)
     if arguments[:1] != [NAME] or "--" not in arguments:
         return arguments, []
@@ -58,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_rich() -> None:
-    """Raise UsageError if the live view needs rich, and rich is not installed."""
     from .watch import has_live_view
 
     if has_live_view() and importlib.util.find_spec("rich") is None:

@@ -33,12 +33,9 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
 
     If a signal ended the command, the same signal ends this process. If the command cannot be started, remove the file,
-    print an error, and return NOT_FOUND or NOT_EXECUTABLE.
+    and return NOT_FOUND or NOT_EXECUTABLE.
 
-    norms: Whether to record the norm of each gradient and weight.
-    watch: Whether to show the numbers on stderr while the command runs.
-
-    UsageError: the file or its directory of parts exists, or cannot be written.
+    UsageError: The file or its directory of parts exists, or cannot be written.
     """
     print(end="", flush=True)  # Lines that this process printed come before those of the command.
     parts = file.with_name(f"{file.name}.parts")
@@ -65,10 +62,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
 
 
 def _create(file: Path, parts: Path) -> None:
-    """Create the empty file of a recording, and its directory of parts.
-
-    UsageError: the file or the directory exists, or cannot be created.
-    """
+    """Create the empty file of a recording, and the directory in which its processes write their parts."""
     if os.path.lexists(file):  # also a link to a missing file
         removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
@@ -93,10 +87,7 @@ def _environment(settings: Settings) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
-    """Run the command in the foreground. Return its exit status, or -N if signal N ended it.
-
-    Return the error if the command cannot be started.
-    """
+    """Run the command. Return its exit status, or -N if signal N ended it, or the error if it cannot be started."""
     with _forwarding() as processes:
         try:
             process = subprocess.Popen(command, env=environment)
@@ -108,10 +99,9 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield an empty list, to which the `with` block adds processes.
+    """Pass signals to the processes that the `with` block adds to the yielded list.
 
-    Until the block ends, pass signals to these processes instead of ending this process. Ctrl-C is not passed on if the
-    terminal itself sends it to them. Signals that this process ignores remain ignored.
+    Ctrl-C is passed on only if the terminal does not send it to the processes itself.
     """
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -133,7 +123,7 @@ def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _has_terminal() -> bool:
-    """Return whether a terminal sends Ctrl-C to this process, and so to the command as well."""
+    """Return whether a terminal sends Ctrl-C to this process and to the command."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

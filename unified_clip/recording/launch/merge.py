@@ -13,19 +13,13 @@ from .process import FAILED, NOTES, PART
 
 @dataclass(frozen=True)
 class Merged:
-    """The number of clip events that a command's processes recorded, and notes about them."""
-
     events: int
     notes: Sequence[str]
-    """Warnings and errors of the recording, each once."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The content of the file of one process: its header as a dict, and its complete lines as text.
-
-    If `torn` is True, the file has an incomplete last line, which is left out.
-    """
+    """The header and the complete lines of the file of one process. If `torn` is True, its last line was incomplete."""
 
     header: dict[str, Any]
     lines: Sequence[str]
@@ -38,13 +32,11 @@ class Part:
 
 
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
-    """Write the lines of all processes to `file`, by rank, after a header that lists the processes.
+    """Write the lines of all processes to `file` in the order of ranks.
 
-    With several processes, each line gets the index of its process. Return the number of lines about clip calls, and
-    the notes.
+    With several processes, number them in each line.
 
-    directory: The directory of the parts, the files that the processes wrote.
-    header: The fields of the header to write if there are no parts.
+    header: The header to write if there are no parts.
     """
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)

@@ -1,4 +1,4 @@
-"""Record one process of a command: it writes a part, which `merge` adds to the file."""
+"""Record one process of a command to its own file, called a part. `merge` combines all parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..lines import write_line
 from ..recorder import Recording
 
 PART, NOTES, FAILED = ".part", ".notes", ".failed"
-"""Suffixes of the files of a process: its recorded lines, its warnings, and the reason why it was not recorded."""
+"""Suffixes of a process's files: the recorded lines, the warnings, and the reason why the process was not recorded."""
 
 RANKS = (
     ("RANK", "WORLD_SIZE"),
@@ -26,13 +26,11 @@ RANKS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Environment variables in which launchers pass a process its rank and the world size."""
+"""Names of environment variables in which launchers store the rank and the world size."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of `unified-clip record` for each process."""
-
     directory: str
     """The directory of the parts."""
 
@@ -40,14 +38,13 @@ class Settings:
 
 
 def start(settings: Settings) -> None:
-    """Record this process until it ends."""
     recording = ProcessRecording(Path(settings.directory), settings.norms)
     recording.begin_recording()
     atexit.register(recording.end_recording)
 
 
 class ProcessRecording(Recording):
-    """The recording of a process. The first recorded line creates its file. A forked process writes another file."""
+    """The recording of a process. The first recorded line creates the file. Each forked process writes its own file."""
 
     records_forks = True
 
@@ -74,10 +71,7 @@ class ProcessRecording(Recording):
         return self._file
 
     def _warn(self, message: str) -> None:
-        """Write a warning to a file, unless it was written before. `unified-clip record` prints it at the end.
-
-        This process must not write to the stderr of the script. If the file cannot be written, the warning is lost.
-        """
+        """Write a warning to a file. `unified-clip record` prints the warnings of all processes at the end."""
         if message not in self._warnings:
             self.on_warning(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
@@ -90,7 +84,7 @@ def _describe_process() -> dict[str, object]:
 
 
 def _rank() -> tuple[int | None, int | None]:
-    """Return (rank of this process, world size) from PyTorch, or else from the environment, or else (None, None)."""
+    """Return (rank, world size) from PyTorch or from a launcher's environment variables, or (None, None)."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

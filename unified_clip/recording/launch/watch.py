@@ -1,6 +1,6 @@
-"""`unified-clip record --watch`: show norms, thresholds and clipped steps while the command runs.
+"""Show norms, thresholds and clipped steps while a command runs: `unified-clip record --watch`.
 
-The command keeps its own terminal: the view is in the lines below its scroll region, drawn by single writes to stderr.
+The view occupies the last lines of the terminal. The command's output scrolls above the view.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PLAIN_INTERVAL = 30.0
 """Seconds between two lines if stderr is not a terminal."""
 
 RECENT = 100
-"""The view shows the share of clipped calls among all calls, and among this many recent calls."""
+"""The number of calls in the column of recent calls."""
 
 MOST_ROWS = 8
-"""At most this many processes are shown."""
+"""The greatest number of processes in the view."""
 
 SHARE = 3
 """The view takes at most a third of the lines of a terminal."""
@@ -40,7 +40,7 @@ COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "lo
 
 @dataclass
 class WatchedProcess:
-    """The numbers of one process so far, from the lines that it has written."""
+    """The latest numbers of one process."""
 
     path: Path
     offset: int = 0
@@ -56,7 +56,7 @@ class WatchedProcess:
     learning_rate: str = "-"
 
     def read_on(self) -> None:
-        """Read the lines that the process has written since the last call of this method. Skip invalid lines."""
+        """Read the lines that the process has written since the last call. Invalid lines are skipped."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -88,7 +88,7 @@ class WatchedProcess:
             self.recent.append(bool(line["clipped"]))
 
     def cells(self) -> list[str]:
-        """Return the row of this process in the table: a text for each of `COLUMNS`, "-" if it is unknown."""
+        """Return the row of the process in the table, with "-" for unknown values."""
         recent = f"{sum(self.recent) / len(self.recent):.0%}" if self.recent else "-"
         share = f"{self.clipped / self.calls:.0%} of {self.calls}" if self.calls else "-"
         rank, step = "-" if self.rank is None else f"{self.rank}", f"{self.optimizer_steps or self.step}"
@@ -96,10 +96,7 @@ class WatchedProcess:
 
 
 def _number(value: Any) -> str:
-    """Return a recorded number as text, or "-" for None. NaN and infinities are strings, which remain unchanged.
-
-    For a list, return the largest finite number and the length, such as "2.5 (largest of 10)".
-    """
+    """Return a recorded number as text, or "-" for None. A list becomes a text such as "2.5 (largest of 10)"."""
     if isinstance(value, list):
         finite = [each for each in value if not isinstance(each, str)]
         return f"{_number(max(finite, default=None))} (largest of {len(value)})"
@@ -107,17 +104,14 @@ def _number(value: Any) -> str:
 
 
 class Watcher:
-    """Reads the files, called parts, that the processes of a command write while they run."""
+    """Reads the files that the processes of a command write while they run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._processes: dict[Path, WatchedProcess] = {}
 
     def read(self) -> list[WatchedProcess]:
-        """Read the new lines of all processes. Return the processes that have a file, in the order of their ranks.
-
-        Processes with an unknown rank come last. A later call tries again to read a file that cannot be read now.
-        """
+        """Read the new lines of all processes. Return the processes in the order of their ranks."""
         for path in sorted(self._directory.glob(f"*{PART}")):
             with suppress(OSError):
                 self._processes.setdefault(path, WatchedProcess(path)).read_on()
@@ -125,10 +119,6 @@ class Watcher:
 
 
 def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
-    """Return a line of text for each process, for files and pipes.
-
-    After `MOST_ROWS` processes, a line has the number of further processes.
-    """
     lines = []
     for each in processes[:MOST_ROWS]:
         named = zip(COLUMNS, each.cells(), strict=True)
@@ -139,12 +129,7 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
 
 
 def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
-    """Return the lines of a table of the processes, in color if stderr supports it.
-
-    The lines take up to a third of a terminal of this size. If not all processes fit, or if there are more than
-    `MOST_ROWS`, a line has the number of further processes. If there are no processes, a line explains that. If not
-    even one process fits, return [].
-    """
+    """Return the lines of a table of the processes. If the terminal is too small for a process, return []."""
     from rich.console import Console
     from rich.table import Table
 
@@ -174,12 +159,9 @@ class Terminal:
         self._lines, self._size = 0, os.terminal_size((0, 0))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draw these lines at the bottom of the terminal. If their number or its size changed, reserve room again.
+        """Draw lines at the bottom of the terminal, or only erase the previous lines if the terminal is too small.
 
-        If there are no lines, or they would take more than a third of the terminal, only erase the lines of the last
-        call. A line must fit the width of the terminal.
-
-        OSError: the stream is not a terminal, or was closed.
+        OSError: The stream is not a terminal, or was closed.
         """
         size = os.get_terminal_size(self._stream.fileno())
         height = size.lines
@@ -194,7 +176,7 @@ class Terminal:
         self._write(f"\x1b7{''.join(rows)}\x1b8")
 
     def _reserve(self, count: int, height: int) -> None:
-        """Scroll up by `count` lines. From then on, the command's output scrolls only above them."""
+        """Reserve the last lines of the terminal, so that the command's output scrolls only above them."""
         newlines = "\n" * count
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 
@@ -217,9 +199,7 @@ def has_live_view() -> bool:
 
 @contextmanager
 def watching(directory: Path) -> Iterator[None]:
-    """Show the numbers of all processes on stderr while the `with` block runs, and the last numbers when it ends.
-
-    If stderr is closed, show nothing.
+    """Show the numbers of all processes on stderr while the `with` block runs.
 
     directory: The directory in which the processes write their files.
     """

@@ -18,33 +18,30 @@ from .evidence import NativeCall, ObservedTensors, line_fields, norm_of_rows, re
 
 Recording = Any
 CallRecorder = Any
-"""`Recording` and `CallRecorder`, which cannot be imported here: `recorder` imports this package."""
+"""Stand for classes of `recorder`, which cannot be imported here because `recorder` imports this package."""
 
 PYTORCH_EPS = 1e-6
-"""The eps in the formula of PyTorch's and Paddle's `clip_grad_norm_`."""
 
 
 class Needs(NamedTuple):
-    """The tensors of a call that the open recordings need."""
-
     results: bool
     """Whether a recording stores the gradients before and after the call."""
 
     leaves: bool
-    """Whether a recording has the name, the norm and the weight of each gradient."""
+    """Whether a recording needs the name, the norm and the weight of each gradient."""
 
 
 class Observer:
-    """The observer of the frameworks' functions, which passes each call to all recordings."""
+    """Passes calls of the frameworks' own functions to all recordings."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Enter a call, and yield whether to record it.
+        """Yield whether to record a call.
 
-        Yield False if the call is inside another recorded call, or inside a call of unified_clip.
+        Calls inside a recorded call, or inside a function of unified_clip, are not recorded.
         """
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
@@ -56,10 +53,7 @@ class Observer:
             self._thread.inside = False
 
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a decorator that calls `watch(function, *args, **kwargs)` instead of the decorated function.
-
-        Calls inside another recorded call, or inside a call of unified_clip, run unchanged.
-        """
+        """Return a decorator that calls `watch(function, *args, **kwargs)` in place of `function(*args, **kwargs)`."""
 
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
@@ -71,20 +65,15 @@ class Observer:
         return wrapper
 
     def needs(self) -> Needs:
-        """Return which tensors at least one of the open recordings needs."""
         recordings = DISPATCHER.natives
         return Needs(any(each.stores_results for each in recordings), any(each.needs_leaves for each in recordings))
 
     def wait_with(self, wait: Callable[[], object]) -> None:
-        """Register a function that waits until started graphs have reported their calls."""
         for recording in DISPATCHER.natives:
             recording.wait_with(wait)
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call that has ended. Do nothing if the call has no gradients.
-
-        If its tensors are surely no gradients, only the recordings of `verify` record the call.
-        """
+        """Record a call that has ended, if it has gradients."""
         weights = [None if each is None else _array(each) for each in observed.weights]
         running = RunningCall(
             call,
@@ -98,8 +87,6 @@ class Observer:
 
 
 class RunningCall:
-    """A running call of a framework's clip function. `end` records it."""
-
     def __init__(
         self,
         call: NativeCall,
@@ -109,11 +96,9 @@ class RunningCall:
         observed: ObservedTensors | None = None,
         returns_norm: bool = False,
     ) -> None:
-        """Begin to record a call: measure its gradients.
+        """Begin to record a call, by measuring its gradients.
 
-        before: The gradients before the call. Without gradients, nothing is recorded.
-        weights, names: The weights and names of the gradients, if the call has these.
-        observed: The tensors of a call that has ended already, else None.
+        observed: The tensors of a call that has ended, else None.
         returns_norm: Whether the function returns the norm.
         """
         recordings = DISPATCHER.natives if before else ()
@@ -140,10 +125,9 @@ class RunningCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """Record the call, which has ended.
+        """Record the results of the call.
 
-        after: The gradients after the call. Not used if `__init__` got `observed`.
-        returned_norm: The norm that the function returned, if it returns one.
+        after: The gradients after the call. They are not used if `__init__` got `observed`.
         """
         for recorder, event in self._events:
             with _reported(recorder.recording, self._call):
@@ -159,16 +143,15 @@ class RunningCall:
             recording.add(line_fields(self._call, observed), *results)
 
     def fail(self, error: BaseException) -> None:
-        """Record that the call raised an exception. The recordings of `verify` do not record it."""
         for recorder, _ in self._events:
             recorder.end(None, error)
 
 
 @contextmanager
 def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning: a call that cannot be recorded must not end the training.
+    """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
 
-    For a recording of `verify`, raise the error.
+    If the recording is of `verify`, raise the error.
     """
     try:
         yield
@@ -179,10 +162,7 @@ def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """Return the elements as a NumPy array. A complex tensor gets a last axis of 2, as in `Dense`.
-
-    bfloat16 becomes float32, because NumPy has no bfloat16.
-    """
+    """Return the elements as a NumPy array. NumPy has no bfloat16, so bfloat16 becomes float32."""
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 
@@ -190,10 +170,7 @@ OBSERVER = Observer()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Remove the positions at which `before` has None from all lists. Return all lists, with `before` first.
-
-    An empty list stays empty.
-    """
+    """Remove from all lists the positions at which `before` has None. Empty lists stay empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 
@@ -207,10 +184,8 @@ def clip_parameters(
 ) -> Any:
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
 
-    Return its result. If the function raises an exception, record and re-raise it.
-
-    value_of: A function that converts the returned norm to a plain tensor.
-    on_empty: A function to call if there are no gradients.
+    value_of: Converts the returned norm to a plain tensor.
+    on_empty: Called if there are no gradients.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Record one call of a framework's function by its norms. No tensor is stored."""
+"""Record a call of a framework's function by its norms, without storing tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from .evidence import USED_NORMS, NativeCall, coefficient_by_formula
 
 
 class Tensors(NamedTuple):
-    """The gradients before a call, with their weights and names if the call has these."""
-
     backend: Backend
     gradients: Sequence[Any]
     weights: Sequence[Any]
@@ -27,9 +25,8 @@ class Tensors(NamedTuple):
 class NativeEvent:
     """The recorded fields of a call of a framework's clip function.
 
-    `norm` is the norm that the caller passed, or else the norm that the function returns. If there is neither, or the
-    recording has norms, the norm is measured exactly. `coef` follows from the function's formula, and from the norm
-    that the function uses.
+    `norm` is the norm that the caller passed or the function returned. If there is no such norm, or the recording has
+    norms, `norm` is measured exactly. `coef` is computed from the function's formula.
     """
 
     in_graph = False
@@ -37,10 +34,7 @@ class NativeEvent:
     scalars: Sequence[Any] = ()
 
     def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
-        """Measure the gradients before the call, if the recording has norms, or the norm of the clip is unknown.
-
-        The norm is known if the caller passed it or the function returns it. Sharded gradients of PyTorch are not
-        measured if the function returns the norm.
+        """Measure the gradients before the call, if the recording has norms or the norm of the clip is unknown.
 
         recorder: The `CallRecorder` of the recording.
         returns_norm: Whether the function returns the norm.
@@ -64,14 +58,12 @@ class NativeEvent:
 
     @property
     def deferred(self) -> Deferred | None:
-        """The numbers that a device may still compute. None if no device has to compute any."""
         later = [each for each, _ in self._later]
         if not later:
             return None
         return Deferred(lambda: [each.values() for each in later], lambda: all(each.ready() for each in later))
 
     def end(self, returned_norm: Any) -> None:
-        """Add the norm that the function returned. For None, do nothing."""
         if returned_norm is None:
             return
         if isinstance(returned_norm, float):
@@ -81,10 +73,7 @@ class NativeEvent:
         self._receive(norm, self._set_returned)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the fields of the call.
-
-        values: The values of `deferred`, in order.
-        """
+        """Return the fields of the call. `values` contains the values of `deferred` in order."""
         for (_, receive), value in zip(self._later, values, strict=True):
             receive(value)
         fields, call, clip = self.fields, self._call, self._clip
@@ -104,12 +93,6 @@ class NativeEvent:
         return fields
 
     def _measure(self, tensors: Tensors, recorder: Any) -> None:
-        """Measure the exact norms by which the call should clip, unless it clips by value.
-
-        If the recording has norms, also measure every gradient.
-
-        ValueError: several ranks own the gradients.
-        """
         call, backend = self._call, tensors.backend
         names: Sequence[str | None] = tensors.names or [None] * len(tensors.gradients)
         weights = tensors.weights or [None] * len(tensors.gradients)
@@ -138,7 +121,6 @@ class NativeEvent:
         self._receive(self._read(norms, paths), self._set_measured)
 
     def _read(self, scalars: Sequence[Any], paths: Sequence[Path]) -> list[Any]:
-        """Return each scalar as a number, or as `Deferred` if a device may still compute it."""
         return [
             scalar if type(scalar) is float else float(scalar) if path.on_host else path.read_later([scalar])
             for scalar, path in zip(scalars, paths, strict=True)
@@ -168,7 +150,6 @@ class NativeEvent:
 
 
 def _number(value: Any) -> float:
-    """Return the single number in a nested list, such as [[0.5]]."""
     while isinstance(value, list):
         (value,) = value
     return float(value)

@@ -1,7 +1,6 @@
 """Compute the recorded fields of a call from its gradients before and after the clip.
 
-The norm is the exact norm of the inputs. The coefficient is the factor between inputs and results, which may differ
-from the function's formula.
+The coefficient is the factor between the two, which can differ from the function's formula.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of a bound on a coefficient: bounds are computed in float64."""
+"""The relative rounding error of the bounds on a coefficient, which are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""How many ULP the product of a gradient and its coefficient may be off. `coefficient` uses the smallest value that
-explains all elements: 0.5 for one rounding, a larger one for functions that also divide.
-"""
+"""Possible rounding errors of the product of a gradient and its coefficient, in ULP. `coefficient` uses the smallest
+error that explains all elements: 0.5 for one rounding, and more for functions that also divide."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The recorded norms that a function may use in place of the exact norm. The first recorded one counts."""
+"""The recorded norms that a function can use in place of the exact norm. The first recorded norm counts."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +40,17 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, or the two bounds of a clip by value. None if it is not a single number."""
+    """The threshold of the norm, or the two bounds of a clip by value. None if the threshold is not a single number."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
     """The eps that the formula adds to the norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passed, as by `use_norm=`. None if the function measures it."""
+    """The norm that the caller passed, as by `use_norm=`. None if the function measures the norm."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
-        """Return the fields of a recorded line: the settings of the call, and None for each result.
-
-        dtypes: The dtypes of the gradients.
-        """
+        """Return the settings of the call as fields of a recorded line, with None for each result."""
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
         return {
             "framework": self.framework,
@@ -76,39 +71,38 @@ class ObservedTensors:
     """The gradients before and after a call, with their weights. Gradients that are None are left out."""
 
     before: Sequence[Dense]
-    """The gradients before the call. On TensorFlow, they are empty arrays if the function returned the norm and no
-    recording needs other values."""
+    """The gradients before the call.
+
+    On TensorFlow, the arrays are empty if the function returned the norm and no recording needs other values.
+    """
 
     after: Sequence[Dense]
     """The gradients after the call. Empty if no recording stores them."""
 
     weights: Sequence[Dense | None] = ()
-    """The parameter of each gradient, if the call has it and a recording needs it."""
+    """The weight of each gradient, if the call has the weight and a recording needs it."""
 
     names: Sequence[str] = ()
-    """The name of each gradient in the framework. If it is empty, the positions are the names."""
+    """The name of each gradient in the framework. If there are no names, positions are used as names."""
 
     is_gradient: bool | None = True
-    """False if the function got a tensor that is not a gradient, as `tf.clip_by_value` may. None: that is unknown."""
+    """Whether the tensors are gradients. None if that is unknown. `tf.clip_by_value` also clips other tensors."""
 
     sources: Sequence[Any] = ()
     """The framework's variable of each gradient, if it is known."""
 
     sparse: int = 0
-    """How many gradients are sparse in the framework."""
-
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
-    """The stored rows of sparse gradients before and after the call, by position. None: the result is not sparse, or no
-    recording stores it."""
+    """The stored rows of each sparse gradient before and after the call, by position. The rows after the call are None
+    if the result is not sparse, or if no recording stores the result."""
 
     returned_norm: float | None = None
-    """The norm that the function returned."""
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
-        """Split a flat list of arrays into `before`, `after` and `weights`, and convert each array.
+        """Split a flat list of arrays into `before`, `after` and `weights`.
 
-        lengths: The number of arrays of `before`, of `after` and of `weights`.
+        lengths: The number of arrays in each of the three lists.
         more: The other fields of the class, in order.
         """
         rest = iter([from_numpy(np.array(each)) for each in arrays])
@@ -117,10 +111,7 @@ class ObservedTensors:
 
 
 def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """Return the fields of a call's line in the recording.
-
-    observed: The tensors of the call. `after` must have all gradients.
-    """
+    """Return the fields of a call's line in the recording. `observed` must contain all gradients after the call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -156,10 +147,9 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm that a call measures if it does not sum the repeated rows of sparse gradients first.
+    """Return the norm over the stored rows of sparse gradients, without first adding repeated rows.
 
-    For the rule "each", return a list with the norm of each gradient. Return None if the result equals the exact norm,
-    if no gradient is sparse, or for another rule than "global" and "each".
+    For the rule "each", return a list with the norm of each gradient. Return None if the result equals the exact norm.
     """
     if not observed.rows or call.rule not in ("global", "each"):
         return None
@@ -173,10 +163,9 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 
 
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
-    """Return (the tensors that the function multiplies by the coefficient, their products).
+    """Return (tensors that the function multiplies by the coefficient, products).
 
-    If a gradient and its result are sparse, the tensors are the stored rows: the function multiplies and rounds these
-    rows before repeated rows are summed.
+    For sparse gradients, these are the stored rows: the function rounds the rows before repeated rows are added.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -194,33 +183,28 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return {name of the gradient: (dtype, array)} for these tensors. A complex array has the dtype of its real part.
-
-    tensors: The tensors before or after the call.
-    """
+    """Return {name of the gradient: (dtype, array)}. The dtype of a complex array is the dtype of its real part."""
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 
 def exact_norm(tensors: Sequence[Dense], p: float) -> float:
-    """Return the correctly rounded p-norm of tensors."""
+    """Return the correctly rounded p-norm of all tensors together."""
     # NumPy lacks bfloat16, whose numbers float32 represents
     arrays = [each.values().astype(np.float32) if each.dtype == "bfloat16" else each.array for each in tensors]
     return float(get_total_norm(arrays, p))
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
-    """Return the coefficient that the function's formula gives for a norm. None if the call has no single threshold."""
+    """Return the coefficient by the function's formula for a norm, or None if the call has no single threshold."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`, or None if no coefficient explains every element.
 
-    Return 1 if all bits are equal, and NaN if every element has become NaN.
-
-    Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number
-    nearest to `formula` that is in the intervals of all elements. If `formula` is None, return the middle of these
-    numbers.
+    Return 1 if all bits are equal, and NaN if every element has become NaN. For each element, an interval of
+    coefficients explains the result. Of the numbers in all intervals, return the number nearest to `formula`, or else
+    the middle.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -248,9 +232,9 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def read(tensor: Any) -> Dense:
-    """Return a copy of a framework's tensor as a dense tensor, also if it is sparse.
+    """Return a copy of a framework's dense or sparse tensor as a dense tensor.
 
-    UnreadableError: the tensor cannot be read.
+    UnreadableError: The tensor cannot be read.
     """
     dense = densify(read_tensor("a gradient", tensor))
     assert dense is not None

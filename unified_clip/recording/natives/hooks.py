@@ -1,4 +1,4 @@
-"""Replace the frameworks' own clipping functions while a recording is open, and put the originals back afterwards."""
+"""Replace the frameworks' own clipping functions while a recording is open, and restore them afterwards."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""By a module that a program may import: (module of this folder with its hooks, function that adds them)."""
+"""{module that a program can import: (module of this folder with its hooks, function that adds the hooks)}."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in it."""
 
 
 class Hook(NamedTuple):
-    """A replaced function: the modules or classes that have it, the function, and its replacement."""
+    """A function, its replacement, and the modules or classes that contain the function."""
 
     homes: Sequence[Home]
     function: Any
@@ -34,7 +34,7 @@ class Hook(NamedTuple):
 
 
 class Hooks:
-    """All hooks of the process, which are in place while a recording needs them."""
+    """All hooks of the process. The hooks are in place while a recording needs them."""
 
     def __init__(self) -> None:
         self._hooks: list[Hook] = []
@@ -42,17 +42,15 @@ class Hooks:
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None
-        """The modules of `WATCHED` without hooks. None before the first recording."""
+        """The entries of `WATCHED` whose hooks were not added yet. None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """Reports a framework whose hooks cannot be added. The dispatcher sets it."""
+        """Reports a framework whose hooks cannot be added. The dispatcher sets this function."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Add a hook, which replaces a function by `wrapper(function)` while hooks are in place.
+        """Replace a function by `wrapper(function)` while hooks are in place.
 
-        The function is the first that exists in `homes`. If none exists, add no hook. A module or class that has
-        another function under this name stays unchanged.
-
-        homes: (module or class, name of the function in it) for each module or class that may have the function.
+        homes: (module or class, name of the function). The first one that exists determines the function. A module or
+            class that has a different function under the name stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -63,18 +61,15 @@ class Hooks:
                 self._replace(hook, homes)
 
     def on_switch(self, on: Callable[[], object], off: Callable[[], object]) -> None:
-        """Call `on` whenever hooks are put in place, and `off` whenever they are removed.
-
-        If hooks are in place now, also call `on` at once.
-        """
+        """Call `on` each time hooks are put in place, and `off` each time hooks are removed."""
         self._switches.append((on, off))
         if self._is_on:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put all hooks in place, or remove them. Do nothing if this was done before.
+        """Put all hooks in place, or remove them.
 
-        Also replace a function in the modules of other packages that have imported it by name.
+        This includes modules of other packages that imported a function by name.
         """
         if is_on == self._is_on:
             return
@@ -92,11 +87,9 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all frameworks that are imported completely, each once.
+        """Add the hooks of all frameworks whose import has ended. Before the first recording, do nothing.
 
-        Before the first recording, do nothing. If the hooks of a framework cannot be added, call `on_failure`.
-
-        ended: The names of modules whose import ends now.
+        ended: Names of modules whose import ends now.
         """
         if self._missing is None:
             return
@@ -110,10 +103,7 @@ class Hooks:
                     self.on_failure(f"{name} {getattr(sys.modules[name], '__version__', '')}".rstrip(), error)
 
     def _prepare(self) -> None:
-        """Add the hooks of all imported frameworks, and of every other framework when it is imported.
-
-        Later calls do nothing.
-        """
+        """Add the hooks of all imported frameworks now, and the hooks of other frameworks after their import."""
         if self._missing is not None:
             return
         self._missing, self._is_on = dict(WATCHED), False
@@ -130,10 +120,7 @@ class Hooks:
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
-    """Return {id of a hook's function: [(module, name in the module)]} for modules that imported the function by name.
-
-    Leave out modules of unified_clip and of the function's own package. Without other modules, the list is empty.
-    """
+    """Return {id of a function: [(module, name)]} for modules of other packages that imported the function by name."""
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):

@@ -1,4 +1,4 @@
-"""Record the clipping and the steps of Keras' own optimizers. TensorFlow's and PyTorch's hooks record the losses."""
+"""Record the clipping and the steps of Keras' own optimizers. The hooks of TensorFlow and PyTorch record the losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .hooks import HOOKS
 from .steps import UNSCALED, decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
-"""The rule of each argument that makes an optimizer of Keras clip. The first one that is set counts."""
+"""The clip rule of each argument of Keras' optimizers. The first argument that is set counts."""
 
 
 def install() -> None:
@@ -30,9 +30,9 @@ def install() -> None:
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Run and record an optimizer's own clipping, and return the clipped gradients. Record nothing if it does not clip.
+    """Run and record an optimizer's own clipping, and return the clipped gradients.
 
-    In a graph of TensorFlow, the returned gradients may depend on the recording operation, so that the graph runs it.
+    In a graph of TensorFlow, the returned gradients can depend on the recording operation, so that the graph runs it.
     """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
@@ -66,7 +66,6 @@ def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
 
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
-    """Return the settings of an optimizer's own clipping, or None if the optimizer does not clip."""
     for argument, rule in CLIPS.items():
         if (limit := getattr(optimizer, argument)) and limit > 0:
             name = f"keras.optimizers.{type(optimizer).__name__}({argument}=)"
@@ -115,7 +114,7 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _class_name(optimizer: Any) -> str:
-    """Return "keras.optimizers." and the name of the class that defines the update of an optimizer.
+    """Return the name of the class that defines an optimizer's update, such as "keras.optimizers.Adam".
 
     This is Keras' class, unless a class of the user has its own `update_step`.
     """
@@ -125,15 +124,15 @@ def _class_name(optimizer: Any) -> str:
 
 
 def _updates_weights(optimizer: Any) -> Any:
-    """Return whether the next call of `apply` updates the weights, or only adds its gradients to earlier ones."""
+    """Return whether the next call of `apply` updates the weights. Otherwise, it only accumulates gradients."""
     steps = optimizer.gradient_accumulation_steps
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
-    """Return how many gradients are IndexedSlices with a repeated row.
+    """Return the number of gradients that are IndexedSlices with a repeated row.
 
-    Return 0 on other backends than TensorFlow, and if the optimizer accumulates gradients, which makes them dense.
+    Return 0 if the optimizer accumulates gradients, because Keras then makes them dense.
     """
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0
@@ -148,14 +147,14 @@ def _settings(optimizer: Any) -> dict[str, Any]:
 
 
 def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
-    """Return the weight decay and the number of elements of each variable. An excluded variable has the decay 0."""
+    """Return (weight decay, number of elements) for each variable. The decay of an excluded variable is 0."""
     decay = optimizer.weight_decay or 0.0
     variables = optimizer._trainable_variables
     return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]
 
 
 def _record_step(optimizer: Any, numbers: Sequence[Any]) -> None:
-    """Record a step, at once or whenever its graph runs.
+    """Record a step, at once or each time its graph runs.
 
     numbers: The learning rate, whether the step updates the weights, and the number of gradients with repeated rows.
     """

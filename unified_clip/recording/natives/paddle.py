@@ -1,7 +1,4 @@
-"""Record Paddle's own clipping: its functions, and its classes in dynamic mode and static programs.
-
-In dynamic mode, also record backward passes with their losses, and steps of optimizers.
-"""
+"""Record Paddle's own clipping, and in dynamic mode also backward passes, losses and steps of optimizers."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
 
 
 class InProgram(NamedTuple):
-    """A clip in a static program, and the program's variables for the gradients before and after the clip."""
+    """A clip in a static program. `before` and `after` are the program's variables for the gradients."""
 
     call: NativeCall
     names: Sequence[str]
@@ -35,8 +32,10 @@ WATCHER = StepWatcher()
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str]]]]] = WeakKeyDictionary()
-"""The parameter groups that an optimizer has already updated in its current step, by optimizer. Each has its settings,
-and the weight decay, number of elements and name of each parameter with a gradient."""
+"""By optimizer: the parameter groups that are already updated in the current step.
+
+Each group has its settings, and (weight decay, number of elements, name) for each parameter with a gradient.
+"""
 
 
 def install() -> None:
@@ -54,10 +53,7 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Add hooks that record unified_clip's classes for Paddle in static programs.
-
-    In dynamic mode, these classes are recorded without hooks.
-    """
+    """Add hooks for unified_clip's Paddle classes in static programs. In dynamic mode, these classes need no hooks."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -83,7 +79,7 @@ def _clip_by_unified_clip(function: Callable[..., Any], self: Any, params_grads:
 
 
 def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
-    """Add a clip to a static program, and store it for `_run` to record. Return the clipped `params_grads`."""
+    """Add a clip to a static program, and store it so that `_run` records it."""
     pairs = _clipped_pairs(params_grads)
     result = function(clip, params_grads)
     in_program = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _results(result, pairs))
@@ -107,10 +103,7 @@ def _describe_call(clip: Any, name: str) -> NativeCall:
 
 
 def _run(function: Callable[..., Any]) -> Any:
-    """Return a replacement for Executor.run, which also fetches and records the gradients of the program's clips.
-
-    A program without recorded clips runs unchanged.
-    """
+    """Return a replacement for Executor.run that also fetches and records the gradients of the program's clips."""
 
     @functools.wraps(function)
     def run(self: Any, program: Any = None, feed: Any = None, fetch_list: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +124,7 @@ def _run(function: Callable[..., Any]) -> Any:
 
 
 def _weight(name: str) -> Dense | None:
-    """Return the current value of a static program's parameter, or None if the parameter has no value yet."""
+    """Return the value of a static program's parameter, or None if the parameter has no value yet."""
     variable = paddle.static.global_scope().find_var(name)
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))
 
@@ -147,16 +140,13 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
-    """Record the loss: the number whose gradients a backward pass computes.
-
-    Record nothing for a tensor of several elements, for a backward pass with `grad_tensor`, or in a static program.
-    """
+    """Record the loss of a backward pass in dynamic mode, if the loss is a single number."""
     if grad_tensor is None and paddle.in_dynamic_mode() and tensor.size == 1:
         LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for the method that `step` calls for each parameter group, which also records the step."""
+    """Return a replacement for Optimizer._apply_optimize, which Paddle calls for each parameter group of a step."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -173,7 +163,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(optimizer: Any) -> None:
-    """Record a step after the update of the last parameter group. For an earlier group, only store its settings."""
+    """Record a step after the update of its last parameter group. For earlier groups, only store the settings."""
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
@@ -203,18 +193,16 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, or a list with each different value. Return None if `_decay_of` returns None
-    for one of its parameters.
+    """Return the weight decay of a group, or a list if its parameters have different decays.
+
+    Return None if one is unknown.
     """
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay that is set for a parameter, or else for its group or optimizer. Return 0 without decay.
-
-    Return None for a decay that is neither decoupled nor L2 decay, such as L1Decay.
-    """
+    """Return the weight decay of a parameter, or None for a decay that is neither decoupled nor L2, such as L1Decay."""
     if hasattr(optimizer, "_lamb_weight_decay"):
         excludes = optimizer._exclude_from_weight_decay_fn
         return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay
@@ -253,6 +241,6 @@ def _is_cleared(optimizer: Any) -> bool:
 
 
 def _groups(optimizer: Any) -> list[Any]:
-    """Return the parameter groups of an optimizer. Parameters without groups are one group."""
+    """Return the parameter groups of an optimizer. Parameters without groups form one group."""
     parameters = list(optimizer._param_groups or [])
     return parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]

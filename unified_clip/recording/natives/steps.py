@@ -1,4 +1,4 @@
-"""Record the steps of optimizers: the settings of each step, and the number of backward passes before it."""
+"""Record the steps of optimizers, with their settings, losses and numbers of backward passes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..optimizers.names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
-"""Until the next step of an optimizer, `Losses` keeps the losses of at most this many backward passes."""
+"""The largest number of losses that `Losses` keeps for the next step of an optimizer."""
 
 UNSCALED = "_unified_clip_unscaled"
-"""The attribute of a loss that an optimizer of Keras has scaled. Its value is the loss without scale."""
+"""The attribute of a loss that Keras has scaled. The value of the attribute is the loss without scale."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def reported(what: str) -> Iterator[None]:
 
     If a recording of `verify` is open, raise the error.
 
-    what: The thing that is not recorded, such as "a backward pass".
+    what: The name of the event that is not recorded, such as "a backward pass".
     """
     try:
         yield
@@ -43,9 +43,9 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss, whose value the next step of an optimizer reads. Until then, a device may compute it.
+        """Add a loss. The next step of an optimizer reads its value, so that a device has time to compute the loss.
 
-        read: A function that returns the value of the loss, multiplied by the loss scale if there is one.
+        read: Returns the value of the loss. The value can contain the loss scale.
         """
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
@@ -57,10 +57,7 @@ class Losses:
         self._waiting.append(loss)
 
     def take(self) -> list[float]:
-        """Read the losses, remove them from the list, and return them without loss scale.
-
-        Leave out a loss that is not a number. If a loss cannot be read, warn and leave it out.
-        """
+        """Remove all losses from the list, and return their values without loss scale."""
         losses = []
         while self._waiting:
             with reported("a loss"):
@@ -72,45 +69,39 @@ LOSSES = Losses()
 
 
 class StepWatcher:
-    """Counts backward passes, and records each step of an optimizer.
-
-    While gradients contain a loss scale, each clip event records the scale.
-    """
+    """Counts backward passes, and records each step of an optimizer. Clip events between steps get the loss scale."""
 
     def __init__(self) -> None:
         self._reset()
         HOOKS.on_switch(self._reset, self._reset)
 
     def _reset(self) -> None:
-        """Forget what was counted before a recording began or ended."""
+        """Start all counts at 0 when a recording begins or ends."""
         self._backward_calls = 0
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
         self.changed: int | None = None
-        """How many gradients unrecorded code changed since the last backward pass, or None if that is unknown."""
+        """The number of gradients that other code changed since the last backward pass. None if it is unknown."""
         self._empty_clips = 0
 
     def before_backward(self) -> None:
-        """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared
-        after that step."""
+        """Count a backward pass.
+
+        After a step, the first backward pass checks whether the gradients of the step were cleared.
+        """
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None
 
     def on_empty_clip(self) -> None:
-        """Count a clip call of the framework's own function that got no gradient."""
         self._empty_clips += 1
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        """Record a loss scale with each clip event until `scaling_ends` is called.
-
-        loss_scale: A function that returns the loss scale.
-        """
+        """Record a loss scale with each clip event, until `scaling_ends` is called."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = lambda: plain(loss_scale())
 
     def scaling_ends(self) -> None:
-        """Stop recording the loss scale, because the gradients do not contain it any more."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = None
 
@@ -123,10 +114,9 @@ class StepWatcher:
         *,
         is_users: bool = False,
     ) -> None:
-        """Record a step of an optimizer with the backward passes before it. Then start the count at 0 again.
+        """Record a step of an optimizer with the backward passes before the step, and start the counts at 0.
 
-        optimizer, settings, is_users: As for `record_step`, which may raise a ValueError.
-        is_cleared: A function that returns whether the gradients of the step have become None or zero.
+        is_cleared: Returns whether the gradients of the step have become None or zero.
         decayed: The result of `decayed_elements`.
         """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
@@ -142,14 +132,13 @@ class StepWatcher:
 def record_step(
     optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], *, is_users: bool = False
 ) -> None:
-    """Record a step of an optimizer, with the losses since the previous step. Leave out settings without numbers.
+    """Record a step of an optimizer, with the losses since the previous step. Settings without numbers are left out.
 
-    optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizers/names.py`, unless `is_users`.
-    settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizers/names.py` lists.
-    passes: Other fields of `OptimizerStep` that are known, such as `backward_calls` and `cleared`.
+    settings: The settings by PyTorch's names, such as `lr`. SETTINGS in `optimizers/names.py` lists the names.
+    passes: Other fields of `OptimizerStep` that are known, such as `backward_calls`.
     is_users: Whether the class may be the user's own.
 
-    ValueError: the class is in no known module, unless `is_users`, or the name of a setting is unknown.
+    ValueError: The module of the class is unknown, or the name of a setting is unknown.
     """
     check_names(optimizer, frozenset(settings), is_users=is_users)
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
@@ -159,11 +148,9 @@ def record_step(
 
 
 def of_groups(values: Sequence[Any]) -> Any:
-    """Return a setting of several parameter groups: one value if it is equal in all groups, else a list.
+    """Return a setting of several parameter groups: one value if the groups have equal values, else a list.
 
-    Return None if there are no groups, as for an optimizer of Keras without variables.
-
-    A value that is a list adds its entries to the list of all groups.
+    If there are no groups, return None. Values that are lists are joined to one list.
     """
     if all(value == values[0] for value in values):
         return values[0] if values else None
@@ -171,12 +158,11 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
-    """Return {"decayed": [number of elements with weight decay, number of all elements]} if only some have it, else {}.
+    """Return {"decayed": [elements with weight decay, all elements]}, or {} if all or none have weight decay.
 
-    If a recording has norms, add {"undecayed": names of the parameters without weight decay}, if these are known.
+    If a recording has norms, "undecayed" contains the names of parameters without weight decay.
 
-    parameters: The weight decay and the number of elements of each parameter that the optimizer changes.
-    names: The names of these parameters.
+    parameters: (weight decay, number of elements) for each parameter that the optimizer changes.
     """
     sizes = [(size * bool(decay), size) for decay, size in parameters]
     counts = [sum(column) for column in zip(*sizes, strict=True)]
@@ -190,8 +176,7 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
 
-    A tensor that is NaN becomes None, too, and so does a list that contains such a tensor. A Python float that is NaN
-    stays NaN.
+    A tensor that is NaN becomes None, but a Python float that is NaN stays NaN.
     """
     if isinstance(value, bool | int | float):
         return value

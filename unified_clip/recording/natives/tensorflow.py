@@ -22,21 +22,19 @@ from .hooks import HOOKS
 from .steps import LOSSES, UNSCALED, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]
-"""A function that returns a call's settings for the values of its thresholds."""
+"""Returns the settings of a call for the values of its thresholds."""
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The tensors that are gradients, by `id`: results of a tape or of `tf.gradients`, and eager tensors that are computed
-from such results."""
+"""The tensors that are gradients, by `id`: results of a tape or of `tf.gradients`, and eager tensors computed from
+them."""
 
 SOURCE = "_unified_clip_source"
-"""The attribute of a gradient that has its `Source`."""
+"""The attribute of a gradient that contains its `Source`."""
 
 
 class Source(NamedTuple):
-    """The variable that a gradient belongs to."""
-
     variable: Any
     name: str
 
@@ -54,14 +52,13 @@ def install() -> None:
 
 
 def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) -> Any:
-    """Return `wrapper(function)`, marked so that AutoGraph does not convert it."""
     return tf.autograph.experimental.do_not_convert(wrapper(function))
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that marks the tensors in its result as gradients, with the variables that they belong to.
+    """Return a function that marks the tensors in its result as gradients of their variables.
 
-    If the function is a method of a gradient tape, also record the loss.
+    If the function is a method of a gradient tape, the loss is recorded, too.
 
     position: The position of the argument with the sources, for which the function returns gradients.
     """
@@ -89,9 +86,9 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the loss: the number whose gradients a tape computes. In a graph, return the operation that records it.
+    """Record the loss of a gradient tape, if it is a single number.
 
-    Record nothing for several targets, a target of several elements, or a call with `output_gradients`.
+    In a graph, return the operation that records the loss.
     """
     targets = tf.nest.flatten(target)
     is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
@@ -101,10 +98,10 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 
 
 def _after(report: Any, gradients: Any) -> Any:
-    """Return gradients that a graph computes after an operation: the first one depends on the operation.
+    """Make the first gradient depend on the operation `report`, so that a graph runs the operation first.
 
-    Without this, a step in a `tf.cond` that writes variables, as LossScaleOptimizer makes it, may run before the
-    operation.
+    Without the dependency, a step that writes variables in a `tf.cond` can run before the operation, as with
+    LossScaleOptimizer.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -115,9 +112,9 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
-    """Return a `Source` for each variable among the sources of gradients, and None for each other tensor.
+    """Return a `Source` for each variable, and None for each other tensor.
 
-    If several sources have the same name, append the position to the name.
+    Equal names get their position as a suffix.
     """
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
@@ -134,10 +131,9 @@ def _source_of(tensor: Any) -> Source | None:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on a gradient, such as `g / n`, as gradients.
+    """Mark the results of an eager operation on gradients, such as `g / n`, as gradients.
 
-    The only result of an operation on one gradient belongs to the gradient's variable, if it has the same shape. Do not
-    mark anything in graphs, in which `from_tape` follows the inputs of operations.
+    A result of the same shape belongs to the variable of the gradient. In graphs, `from_tape` follows the operations.
     """
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)
@@ -156,8 +152,7 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    Return None if the tensor may come from an argument of a graph in which no gradient is known. For an eager tensor,
-    return whether it is marked as a gradient.
+    Return None if the tensor may come from an argument of a graph in which no gradient is known.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
@@ -213,9 +208,9 @@ def _describe(name: str, rule: Any) -> Describe:
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
     """Pass numbers to `receive`, at once or each time a `tf.function` runs. In a graph, return the operation.
 
-    Do nothing in a graph for XLA, or in a graph that is not of a function.
+    Do nothing in a graph for XLA, or in a graph that is not part of a function.
 
-    after: Variables. In a graph, the operations that write them run before `receive`.
+    after: Variables. In a graph, `receive` runs after the operations that write them.
     """
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
@@ -226,7 +221,7 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
 
 
 def repeated_rows(gradients: Sequence[Any]) -> Any:
-    """Return how many gradients are IndexedSlices that have a row more than once. In a graph for XLA, return 0."""
+    """Return the number of IndexedSlices that have a row more than once, or 0 in a graph for XLA."""
     indices = [each.indices for each in gradients if _is_sparse(each)]
     if not indices or (not tf.executing_eagerly() and is_for_xla()):
         return 0
@@ -245,14 +240,13 @@ def report_call(
 ) -> list[Any]:
     """Record a call, at once or each time its graph runs, and return `after`. In a graph for XLA, record nothing.
 
-    If nothing else in a graph would run the recording operation, the returned tensors depend on it. As few operations
-    as possible read the tensors, because TensorFlow optimizes a graph by the operations that read each tensor.
+    The returned tensors depend on the recording operation if the graph would not run it otherwise. Only few operations
+    read the tensors, because TensorFlow optimizes a graph by the operations that read each tensor.
 
-    describe: A function that returns the call's settings for the values of `thresholds`.
-    before, after: The gradients before and after the clip.
+    describe: Returns the settings of the call for the values of `thresholds`.
     weights, names: The values and names of the gradients' variables. Without names, both are inferred if the variable
         of every gradient is known.
-    is_gradient: A function that returns whether the tensors are gradients, or None if that is unknown.
+    is_gradient: Returns whether the tensors are gradients, or None if that is unknown.
     norm: The norm that the function returned, else None.
     """
     needs = OBSERVER.needs()

@@ -20,9 +20,8 @@ from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`. The public function
-`clip_grads_with_norm_` has the same code as `_clip_grads_with_norm_`.
-"""
+"""PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`, and the public `clip_grads_with_norm_`
+has the same code."""
 
 
 WATCHER = StepWatcher()
@@ -59,12 +58,12 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured. In a capture, reading a number is an error."""
+    """Return whether a CUDA graph is being captured. During a capture, reading a number is an error."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _is_hidden() -> bool:
-    """Return whether steps and backward passes cannot be recorded: in `torch.compile` and captures of CUDA graphs."""
+    """Return whether nothing can be recorded now, as in `torch.compile` or in a capture of a CUDA graph."""
     return torch.compiler.is_compiling() or _is_capturing()
 
 
@@ -106,10 +105,7 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-    """Record the loss: the number whose gradients a backward pass computes.
-
-    Record nothing for several tensors, a tensor of several elements, or a backward pass with `grad_tensors`.
-    """
+    """Record the loss of a backward pass, if the loss is a single number."""
     losses = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
         return

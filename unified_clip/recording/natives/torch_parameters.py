@@ -1,4 +1,4 @@
-"""Find the names of PyTorch's parameters, and gradients that unrecorded code changes, as a clip by hand does."""
+"""Find the names of PyTorch's parameters, and gradients that other code changes, such as a clip by hand."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from .hooks import HOOKS
 from .steps import reported
 
 State = tuple[int, int]
-"""The identity of a gradient, and how often code changed it in place."""
+"""(id of a gradient, number of its changes in place)."""
 
 
 class GradientVersions:
-    """The identity and the version of each gradient at the end of the last backward pass, or after it was unscaled.
-
-    PyTorch raises the version of a tensor with each change in place.
-    """
+    """The state of each gradient after the last backward pass. PyTorch counts the changes of a tensor in place."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -35,19 +32,17 @@ class GradientVersions:
         self._recorded_calls = DISPATCHER.recorded_calls
 
     def add(self, optimizer: Any) -> None:
-        """Include the parameters of an optimizer from the next backward pass on."""
         self._optimizers[id(optimizer)] = optimizer
 
     def store(self) -> None:
-        """Store the identity and the version of each gradient. Call this at the end of a backward pass."""
+        """Store the state of each gradient at the end of a backward pass."""
         self._recorded_calls = DISPATCHER.recorded_calls
         self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
     def count_changed(self, optimizer: Any) -> int | None:
-        """Return how many gradients of an optimizer changed since the backward pass.
+        """Return the number of gradients of an optimizer that changed since the backward pass.
 
-        Gradients that are new since then do not count. Return None if the number is unknown, or if a call was recorded
-        since then, which may have changed the gradients.
+        Return None if the number is unknown, or if a recorded call may have changed the gradients.
         """
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None
@@ -66,12 +61,12 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""After this many searches in a row that find no new name, `ModelNames` ends its search until the next recording,
-because a search takes long in a large program."""
+"""`ModelNames` stops after this many searches in a row without a new name, because a search takes long in a large
+program."""
 
 
 class ModelNames:
-    """The names that parameters have in their models, if an optimizer of the program updates them."""
+    """The names of the parameters of models, for parameters that an optimizer updates."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
@@ -82,7 +77,10 @@ class ModelNames:
         self._vain_searches = 0
 
     def name_of(self, parameter: Any) -> str | None:
-        """Return the name of a parameter, or None if it has no name, or if a parameter of another model has it, too."""
+        """Return the name of a parameter.
+
+        Return None if it has no name, or if several models have a parameter of the name.
+        """
         if not isinstance(parameter, torch.nn.Parameter):
             return None
         if parameter not in self._names and self._vain_searches < MOST_SEARCHES:
@@ -95,7 +93,7 @@ class ModelNames:
     def _search(self) -> None:
         """Find the names of new parameters. A parameter of several models gets its name in the smallest model.
 
-        A parameter that an optimizer updates, but that no model has, causes no other search.
+        A parameter without a model gets the name None, so that it causes no other search.
         """
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
@@ -125,7 +123,7 @@ def _trained_by(optimizer: Any) -> Iterator[Any]:
 
 
 def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """Return `read(owner)` as a list. Return [] after an error, as for an object whose `__init__` has not ended."""
+    """Return `read(owner)` as a list, or [] after an error, because some objects are not completely initialized."""
     try:
         return list(read(owner))
     except Exception:  # its parameters then have positions as names

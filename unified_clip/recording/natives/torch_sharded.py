@@ -1,8 +1,7 @@
-"""Read the norm that PyTorch's `clip_grad_norm_` computes for sharded gradients, such as those of FSDP2.
+"""Read the norm that PyTorch's `clip_grad_norm_` computes for sharded gradients, such as gradients of FSDP2.
 
-Each rank computes the norm of its shards. A collective combines these norms before the function clips.
-While a recording is open, the norms are combined just before the clip, which then needs no collective. So the number
-and order of collectives are the same on ranks that record and on ranks that do not.
+Each rank computes the norm of its shards, and a collective combines these norms. The number and the order of
+collectives are the same with and without a recording.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 
 class ShardedNorm:
-    """Keeps the norm of a running clip of sharded gradients, one for each thread."""
+    """Stores the norm of a running clip of sharded gradients, for each thread."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -22,8 +21,8 @@ class ShardedNorm:
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a wrapper of `clip_grad_norm_`.
 
-        For sharded gradients, the wrapper clips by the combined norm, but returns the norm of this rank's shards, as
-        PyTorch's function does. For other gradients, it changes nothing.
+        For sharded gradients, the wrapper clips by the combined norm. It returns the norm of this rank's shards, as
+        PyTorch's function does.
         """
 
         @functools.wraps(function)
@@ -55,8 +54,7 @@ class ShardedNorm:
     def value_of(self, norm: Any) -> Any:
         """Return the value of a norm as a plain tensor.
 
-        If the last clip in this thread returned this norm, the value is the combined norm of all shards. Any other norm
-        is returned unchanged.
+        For the norm of the last clip, this is the combined norm of all shards.
         """
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:

@@ -1,4 +1,4 @@
-"""Record clips and optimizers' steps on JAX, for optax and Keras: at once, or each time their graph runs."""
+"""Record clips and optimizer steps of optax and Keras on JAX, at once or each time their compiled graph runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .hooks import HOOKS
 
 @dataclass
 class TracedStep:
-    """A step of an optimizer in a graph, with the number of clips that were traced before and after it."""
+    """A step of an optimizer in a graph, with the number of clips that were traced before and after the step."""
 
     before: int
     after: int = 0
@@ -24,7 +24,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizers' steps. The compiled graph may report them in any order."""
+    """The order in which JAX traces clips and optimizer steps. The compiled graph can report them in any order."""
 
     def __init__(self) -> None:
         self._reset()
@@ -46,7 +46,7 @@ class TracedOrder:
         return self._step
 
     def clips_before(self, step: TracedStep) -> int:
-        """Mark a step as run. Return the number of clips between the previous step and this step."""
+        """Mark a step as run, and return the number of clips since the previous step."""
         step.has_run = True
         clips, self._after = step.before + self._after, step.after
         return clips
@@ -58,7 +58,7 @@ TRACED = TracedOrder()
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
     """Report a step of an optimizer, at once or each time its compiled graph runs.
 
-    receive: A function that gets `clips`, the number of clips since the last step, and the values of `numbers`.
+    receive: Gets the number of clips since the previous step, and the values of `numbers`.
     """
     OBSERVER.wait_with(jax.effects_barrier)
     step = TRACED.on_step()
@@ -75,7 +75,7 @@ def report_call(
 ) -> None:
     """Record a call, at once or each time its compiled graph runs. The lists of tensors must not contain None.
 
-    describe: A function that returns the settings of the call for the value of `threshold`.
+    describe: Returns the settings of the call for the value of `threshold`.
     """
     OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clip()

@@ -1,4 +1,4 @@
-"""Where each optimizer adds its epsilon, and the epsilon of PyTorch's Adam that has the same effect."""
+"""Find where each optimizer adds its epsilon, and which epsilon of PyTorch's Adam has the same effect."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from ..runs import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""Settings with at most this relative difference count as equal, because some frameworks store them as float32."""
+"""Settings with at most this relative difference count as equal, because some frameworks store settings as float32."""
 
 Place = Literal[
     "after the bias correction", "before the bias correction", "inside the root", "outside the root",
     "to each gradient", "to the maximum", "to the earlier maximum",
 ]  # fmt: skip
-"""What an optimizer adds epsilon to.
+"""The place where an optimizer adds epsilon.
 
-With a bias correction c = 1 - beta2**t of the second moment v at step t: "after" is sqrt(v / c) + eps, and "before" is
-(sqrt(v) + eps) / sqrt(c). Without a bias correction: "inside" is sqrt(v + eps), and "outside" is sqrt(v) + eps. The
-places "to each gradient", "to the maximum" and "to the earlier maximum" are for Adamax, which divides by a maximum of
-gradients.
+With a bias correction c = 1 - beta2**t of the second moment v at step t, "after" is sqrt(v / c) + eps, and "before" is
+(sqrt(v) + eps) / sqrt(c). Without a bias correction, "inside" is sqrt(v + eps), and "outside" is sqrt(v) + eps. The
+last three places are for Adamax, which divides by a maximum of gradients.
 """
 
 AFTER: Final = "after the bias correction"
@@ -35,7 +34,7 @@ CONDITION: Final = (
     "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
     "has several optimizers, ignore this cause"
 )
-"""The condition under which the recorded steps are the steps t of an optimizer."""
+"""The number of a recorded step is the t in the formula of an optimizer only under this condition."""
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -49,9 +48,9 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""The place of epsilon, by the class of the optimizer in lower case, and by the first part of its module's name.
+"""The place of epsilon, by class of the optimizer in lower case, and by first part of the module's name.
 
-For each framework, `test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
+`test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
 """
 
 
@@ -66,11 +65,10 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the epsilon which, added after the bias correction, has the effect of a step's own epsilon.
+    """Return the epsilon that has the effect of a step's own epsilon if it is added after the bias correction.
 
-    Return None if there is no such number. Also return None if the number is unknown, because the step has no eps or no
-    betas, or because betas differ between parameter groups. The result is for an optimizer whose first step is the
-    first step of the recording.
+    Return None if there is no such number, or if it is unknown. The optimizer's first step must be the first recorded
+    step.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
@@ -82,18 +80,15 @@ def after_correction(step: OptimizerStep) -> Setting | None:
 
 
 def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers add epsilon at different places. Return False if a place is unknown."""
     places = (place_of(left), place_of(right))
     return None not in places and places[0] != places[1]
 
 
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
-    """Compare the epsilons of two optimizers that add them at different places.
+    """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return (left value, right value, cause). A value is the eps which, added after the bias correction, acts like the
-    step's own eps. If one step has no such number, or it is unknown, both values are the places of the epsilons.
-
-    Return None if the values are equal, if both eps are 0, or if an eps is not recorded.
+    Return (left value, right value, cause). A value is the result of `after_correction`, or the place if there is no
+    such result. Return None if the values are equal, if both eps are 0, or if an eps is not recorded.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -118,10 +113,9 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """Return whether two effects are equal up to the relative difference `tolerance`.
+    """Return whether two effects are equal up to a relative difference of `tolerance`.
 
-    An effect is a number, or a tuple with a number for each parameter group. Tuples are equal if they contain the same
-    values, in any order, and however often. If one of them has a single value, each value of the other must equal it.
+    An effect can have a number for each parameter group. The order and the repetition of these numbers do not matter.
     """
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
@@ -135,10 +129,10 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the relative difference up to which learning rates, or effects of epsilon, count as equal in two steps.
+    """Return the relative difference up to which learning rates, or effects of epsilon, count as equal.
 
-    The result is larger if only one of the optimizers adds epsilon before the bias correction: Keras computes this
-    correction from float32 betas, and a port may divide the learning rate by the rounded correction.
+    The result is larger if only one optimizer adds epsilon before the bias correction. Keras computes the bias
+    correction from float32 betas, and a port may divide the learning rate by this rounded correction.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
@@ -148,7 +142,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Return advice: the eps to set at each step in the run of `late`, for the same effect as the eps of `early`.
+    """Return advice on the eps to set in the run of `late`, for the same effect as the eps of `early`.
 
     early: A step whose optimizer adds epsilon before the bias correction.
     late: A step whose optimizer adds epsilon after the bias correction.
@@ -165,12 +159,11 @@ def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
 
 
 def _beta2(step: OptimizerStep) -> float:
-    """Return beta2 of a step, or NaN if it is not recorded."""
     betas = step.settings.get("betas")
     return float(betas[1]) if isinstance(betas, tuple) and len(betas) == 2 else math.nan
 
 
 def setting_text(value: Setting) -> str:
-    """Return a setting as text, with " and " between the values of several parameter groups."""
+    """Return a setting as text, with " and " between the values of parameter groups."""
     values = value if isinstance(value, tuple) else [value]
     return " and ".join(str(each) if isinstance(each, bool) else f"{each:.6g}" for each in values)

@@ -1,8 +1,4 @@
-"""Pair the steps of several optimizers in each training iteration: two runs may step their optimizers in another order.
-
-The steps of an iteration follow the same backward passes, so their order does not change the training if the optimizers
-have no common parameters.
-"""
+"""Pair the optimizer steps of each training iteration. Two runs may step their optimizers in different orders."""
 
 from __future__ import annotations
 
@@ -21,20 +17,16 @@ Order = Sequence[int]
 """For each position in the first run, the position in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
-"""The optimizer steps between two backward passes, and the clip calls before these steps."""
+"""(optimizer steps between two backward passes, clip calls before these steps)."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
-"""The fields of an optimizer step that belong to the optimizer. All other fields belong to the time of the step."""
+"""The fields of an optimizer step that describe the optimizer. All other fields describe the time of the step."""
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
     """Return `b` with the clip calls and optimizer steps of each iteration in the order of `a`.
 
-    Each clip call gets the step of its partner in `a`. Iterations with one optimizer step are unchanged. Iterations in
-    which clip calls have no partners, or in which an optimizer steps before its clip, are unchanged, too. If every clip
-    follows the step that should use it, `b` is unchanged.
-
-    names: The name of a parameter in `b`, by its name in `a`.
+    Iterations are unchanged if clip calls have no partners, or if an optimizer steps before its clip.
     """
     lines, steps = list(b.lines), list(b.optimizer_steps)
     known: Order = ()
@@ -61,7 +53,7 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
 
 
 def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
-    """Yield the iterations of a run, or nothing if its optimizer steps do not have the numbers 1, 2, 3 and so on.
+    """Yield the iterations of a run, if its optimizer steps have the numbers 1, 2, 3 and so on.
 
     size: The number of optimizer steps in each iteration, if no backward passes were recorded.
     """
@@ -79,7 +71,7 @@ def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def is_clipped_first(iteration: Iteration) -> bool:
-    """Return whether no step is too early: at least k clip calls, or all calls, come before the k-th step."""
+    """Return whether at least k clip calls, or all clip calls, come before the k-th step."""
     steps, lines = iteration
     counts = (sum(line.step <= step.step for line in lines) for step in steps)
     return all(count >= min(number, len(lines)) for number, count in enumerate(counts, start=1))
@@ -88,13 +80,12 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the partners of the calls of an iteration, or None if a call has no partner.
+    """Return the partners of the clip calls of an iteration, or None if a call has no partner.
 
-    Return None, too, if two calls of a run clip a gradient of the same name: then the order of the steps matters.
-    Without names or shapes that identify the calls, their norms identify them. If these differ, use the order that an
-    earlier iteration has, else the order of the calls.
+    Names and shapes identify the calls, or else their norms. If norms differ, use the order of an earlier iteration.
+    Return None if two calls of a run clip a gradient of the same name, because the order of the steps then matters.
 
-    known: The order of an earlier iteration, or an empty one.
+    known: The order of an earlier iteration, or an empty sequence.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -113,8 +104,8 @@ def _order_of_calls(
 def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
     """Return the partners of the optimizer steps of an iteration: the steps whose clip calls are partners.
 
-    Steps keep their order if the clip calls do not show it. If a run makes all its clip calls before its steps, the
-    steps may be in the order of the clip calls or in another order. Use the order in which fewer settings differ.
+    Steps keep their order if the clip calls do not show it. Of two possible orders, use the order with fewer
+    differences between settings.
     """
     in_order = list(range(len(left[0])))
     owners = [_owners(each) for each in (left, right)]
@@ -140,7 +131,7 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """Return the position of the step that uses each clip call, or an empty list if that is unknown."""
+    """Return the position of the step that uses each clip call, or [] if these positions are unknown."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -148,8 +139,6 @@ def _owners(iteration: Iteration) -> list[int]:
 
 
 def _other_settings(left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> int:
-    """Return how many settings differ between the steps at the same positions."""
-
     def settings(step: OptimizerStep) -> Mapping[str, object]:
         return {"optimizer": step.optimizer.rpartition(".")[2].lower(), **step.settings}
 
@@ -158,7 +147,10 @@ def _other_settings(left: Sequence[OptimizerStep], right: Sequence[OptimizerStep
 
 
 def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerStep]:
-    """Return the steps with the optimizers in another order. Their numbers, backward passes and losses stay."""
+    """Return the steps with their optimizers in another order.
+
+    The numbers, backward passes and losses keep their order.
+    """
     moved = [{name: getattr(steps[index], name) for name in OPTIMIZER_FIELDS} for index in order]
     return [step.model_copy(update=fields) for step, fields in zip(steps, moved, strict=True)]
 
@@ -169,7 +161,7 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 def clipped_size(iteration: Iteration) -> float:
     """Return the number of elements that the clip calls of an iteration get, or NaN if it is unknown.
 
-    Without norms of parameters, return the number of gradients.
+    If no norms of parameters were recorded, return the number of gradients.
     """
     _, lines = iteration
     if any(line.parameters for line in lines):
@@ -178,10 +170,10 @@ def clipped_size(iteration: Iteration) -> float:
 
 
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
-    """Return how many optimizers step in each training iteration of both runs.
+    """Return the number of optimizer steps in each training iteration, for both runs.
 
-    Without recorded backward passes, the numbers of both runs have to fit each other: the runs have equally many
-    iterations, or the clips of their first iterations get equally many elements.
+    If no backward passes were recorded, choose numbers with which both runs have equally many iterations, or clip
+    equally many elements in the first iteration.
     """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]
@@ -204,8 +196,7 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
 def _steps_per_backward(run: RecordedRun) -> int | None:
     """Return the number of optimizer steps in each training iteration, or None if it is unknown.
 
-    Steps with the same number belong to one iteration, and so do steps between two backward passes. Return 1 if
-    iterations have different numbers of steps.
+    Return 1 if the number differs between iterations.
     """
     steps = run.optimizer_steps
     begins = [later.step != step.step and later.backward_calls != 0 for step, later in itertools.pairwise(steps)]
@@ -216,15 +207,15 @@ def _steps_per_backward(run: RecordedRun) -> int | None:
 
 
 def _steps_per_clip(run: RecordedRun) -> int:
-    """Return the number of optimizer steps after each clip, up to the next clip. Return 1 if this number changes."""
+    """Return the number of optimizer steps between two clips, or 1 if the number changes."""
     by_step = calls_by_step(run)
     return _constant([step.step in by_step for step in run.optimizer_steps])
 
 
 def _constant(begins: Sequence[bool]) -> int:
-    """Return the length of all groups, or 1 if they have different lengths. The last group may be shorter.
+    """Return the length of all groups, or 1 if they have different lengths. The last group can be shorter.
 
-    begins: For each step, whether a group begins with it.
+    begins: For each step, whether a group begins with the step.
     """
     starts = [index for index, is_start in enumerate(begins) if is_start]
     lengths = [end - start for start, end in itertools.pairwise([*starts, len(begins)])]

@@ -1,8 +1,4 @@
-"""Join the steps of several optimizers in a training iteration, to compare them with a run of fewer optimizers.
-
-One run may update all parameters by one optimizer, and the other run by two. Both may clip all gradients by one call,
-before the first of these steps.
-"""
+"""Join the optimizer steps of a training iteration, if the other run has one optimizer for all parameters."""
 
 from __future__ import annotations
 
@@ -18,9 +14,7 @@ from .steps import is_late
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Return both runs with one optimizer step for each training iteration, if their steps cannot be paired one by one.
 
-    They cannot be paired if the iterations of one run have more optimizer steps. Nor can they if both runs have fewer
-    clip calls than steps, or if they clip equally many elements by different numbers of calls. Otherwise, and if an
-    optimizer steps before its clip, return both runs unchanged.
+    Runs are unchanged if all steps can be paired, or if an optimizer steps before its clip.
     """
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
@@ -42,7 +36,7 @@ def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
 
 
 def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
-    """Return a run with one step for each iteration. If the steps are numbered from 1, number the iterations from 1."""
+    """Return the run with one step for each iteration."""
     count, done = len(run.optimizer_steps), len(iterations)
     is_numbered = [step.step for step in run.optimizer_steps] == list(range(1, count + 1))
     steps: list[OptimizerStep] = []
@@ -57,11 +51,7 @@ def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
 
 
 def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
-    """Return one step that stands for the steps of several optimizers, as for the parameter groups of one optimizer.
-
-    Two facts are unknown: whether all optimizers cleared their gradients and, if weight decays differ, which elements
-    have weight decay.
-    """
+    """Join the steps of several optimizers into one step, as if they were parameter groups of one optimizer."""
     if len(steps) == 1:
         return steps[0]
     names = [name for name in steps[0].settings if all(name in step.settings for step in steps)]
@@ -83,7 +73,6 @@ def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
 
 
 def _of_steps(values: Sequence[Any]) -> Any:
-    """Return a setting of several steps: one value if it is equal in all steps, else a tuple."""
     if all(value == values[0] for value in values):
         return values[0]
     return tuple(each for value in values for each in (value if isinstance(value, tuple) else (value,)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers. Any other class counts as the user's own. `compare` compares it with a
-framework's class if its name contains the name of that class: MyAdam with Adam, and MyAdamW with AdamW.
+"""The modules of the frameworks' own optimizers. Any other class counts as the user's own.
+
+`compare` treats a class of the user as a framework's class if its name contains the name of that class. For example,
+MyAdam counts as Adam, and MyAdamW as AdamW.
 """
 
 ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adamax)w$")
@@ -16,7 +18,7 @@ SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "eps_in_sqrt", "amsgrad",
     "maximize",
 )  # fmt: skip
-"""The names of recorded settings, which are PyTorch's names. `compare` matches settings by these names."""
+"""The names of recorded settings, which are PyTorch's names."""
 
 
 def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:
@@ -24,7 +26,7 @@ def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> 
 
     is_users: Whether the class may be the user's own.
 
-    ValueError: a setting is not in SETTINGS. Or, without `is_users`, the class is in none of LIBRARIES.
+    ValueError: A setting is not in SETTINGS, or the module of the class is not in LIBRARIES.
     """
     if unknown := sorted(settings - {*SETTINGS}):
         raise ValueError(

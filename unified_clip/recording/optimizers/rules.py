@@ -11,13 +11,13 @@ from ..runs import OptimizerStep
 from .names import ADAMW, LIBRARIES
 
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
-"""Matches the name of a class that is a variant of Adam, such as NAdam or MyNAdam."""
+"""Matches the name of a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
 """Keras' optimizers, in lower case, whose update depends only on the sum of a gradient's repeated rows."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
-"""The optimizers of PyTorch and Paddle, in lower case, that add weight decay to the gradients."""
+"""Optimizers of PyTorch and Paddle, in lower case, that add weight decay to the gradients."""
 
 CLAUSES: Mapping[bool | None, str] = {
     True: ", which subtracts weight decay from the weights",
@@ -27,10 +27,10 @@ CLAUSES: Mapping[bool | None, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class.
+    """Return whether two optimizers have the same class. AdamW counts as Adam: see `decay_clauses` for the difference.
 
-    A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam, but
-    MyNAdam does not. AdamW counts as Adam: see `decay_clauses` for their difference.
+    A class of the user counts as a framework's class if its name contains the name of that class. MyAdam counts as
+    Adam, but MyNAdam does not.
     """
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
@@ -40,7 +40,10 @@ def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def _kind(step: OptimizerStep) -> str:
-    """Return the class of the optimizer in lower case, without its module. AdamW is "adam", and Momentum "sgd"."""
+    """Return the class of an optimizer in lower case, without the module.
+
+    AdamW becomes "adam", and Momentum becomes "sgd".
+    """
     kind = ADAMW.sub("", step.optimizer).rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(kind, kind)
 
@@ -54,10 +57,9 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Return a clause for each optimizer, about its use of weight decay. Return None if both uses are the same.
+    """Return a clause about weight decay for each optimizer, or None if both use weight decay in the same way.
 
-    A clause is "" if this is unknown. Return None, too, if the weight decay of a step is 0. Otherwise, return the
-    clauses only if one of the two classes is an AdamW, or if both clauses and both weight decays are known.
+    A clause is "" if the optimizer's use of weight decay is unknown.
     """
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
@@ -69,10 +71,7 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
 
 
 def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
-    """Return sentences about the parameters that only one of two optimizers decays, or "" if these are unknown.
-
-    names: The name of a parameter in the run of `right`, by its name in the run of `left`.
-    """
+    """Return sentences about parameters for which only one optimizer has weight decay, or "" if these are unknown."""
     name_in_left = {other: name for name, other in names.items()}
     of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
     if not all(name in names for name in (*of_left, *of_right)):
@@ -85,15 +84,15 @@ def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str
 
 
 def _undecayed(step: OptimizerStep) -> Sequence[str]:
-    """Return the parameters that an optimizer does not decay, or [""] if these are unknown."""
+    """Return the names of the parameters without weight decay, or [""] if these are unknown."""
     decay = step.settings.get("weight_decay")
     return step.undecayed or ([] if step.decayed is None and decay and not isinstance(decay, tuple) else [""])
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if only one optimizer squares each repeated row of a gradient alone.
+    """Return (left rule, right rule, cause) if only one optimizer squares each repeated row of a gradient separately.
 
-    Return None otherwise, or if an optimizer is a class of the user: it may square each row alone, too.
+    Return None if an optimizer is a class of the user, which may also square each row separately.
     """
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
@@ -112,9 +111,8 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
     """Return (left rule, right rule, cause) if the momentum of only one optimizer contains the learning rates.
 
-    SGD of Keras multiplies each gradient by the learning rate of its step, and then adds it to the momentum. The other
-    frameworks multiply the momentum by the learning rate, so the updates differ once this rate has changed. Return None
-    if both follow the same rule, if a momentum is 0 or unknown, or if an optimizer is a class of the user.
+    Keras' SGD multiplies each gradient by the learning rate of its step before it is added to the momentum. Other
+    frameworks multiply the momentum by the current learning rate.
     """
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))

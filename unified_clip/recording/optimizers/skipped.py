@@ -16,16 +16,16 @@ from .steps import StepDifference, have_equal_shapes, is_late, rounding_of_rates
 from .unclipped import with_calls
 
 Skips = dict[int, int]
-"""By the number of an optimizer step: the number of skipped training iterations directly before this step."""
+"""{number of an optimizer step: number of skipped training iterations directly before the step}."""
 
 SAME = 1e-3
-"""Norms of the same gradients in two runs have at most this relative difference, if the runs agree up to this step."""
+"""The norms of the same gradients in two runs have at most this relative difference."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Number the steps of both runs by training iteration, and leave out iterations in which only one run makes a step.
+    """Number the steps of both runs by training iteration, without iterations in which only one run makes a step.
 
-    Return both runs, unchanged if most steps have no partner, and a difference for each run that skips steps.
+    Return both runs, and a difference for each run that skips steps. If most steps have no partner, runs are unchanged.
     """
     a, b = _without_common_skips(a, b)
     b, a = _without_common_skips(b, a)
@@ -74,17 +74,13 @@ def _bad_norms(run: RecordedRun, step: int) -> list[float]:
 
 
 def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
-    """Return a run without the clip calls and optimizer steps of these numbers."""
     run = with_calls(run, [line.step not in numbers for line in run.lines])
     steps = tuple(each for each in run.optimizer_steps if each.step not in numbers)
     return run.model_copy(update={"optimizer_steps": steps})
 
 
 def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
-    """Return a run with steps and calls numbered by training iteration. Iterations without a step count, too.
-
-    Return the same run if it skips no step, or if its steps do not have the numbers 1, 2, 3 and so on.
-    """
+    """Return the run with steps and calls numbered by training iteration, including iterations without a step."""
     numbers = [step.step for step in run.optimizer_steps]
     if numbers != list(range(1, len(numbers) + 1)) or is_late(run) or is_late(other):
         return run
@@ -99,7 +95,7 @@ def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
 
 
 def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
-    """Return whether the learning rates are equal in all steps of the same number."""
+    """Return whether both runs have equal learning rates in all common steps."""
     rates = [
         {step.step: step.settings["lr"] for step in run.optimizer_steps if "lr" in step.settings} for run in (a, b)
     ]
@@ -108,11 +104,7 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before it) for each step that follows clips of nonfinite gradients.
-
-    The first clip calls of such a step get gradients that are not finite. The later calls clip the same gradients, with
-    finite numbers.
-    """
+    """Yield (step, number of skipped iterations before it) if a step has clips of gradients that are not finite."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
         bad = list(itertools.takewhile(_is_bad, lines))
@@ -130,11 +122,10 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """Return the skips of `run`, which makes fewer steps than `other`, if `run` may use optax.apply_if_finite.
+    """Return the skips of `run` if it may use optax.apply_if_finite, else {}.
 
-    optax.apply_if_finite makes neither a clip call nor a step for gradients that are not finite. So assume that `run`
-    skips the first of these steps of `other`, as many as it lacks. Return {} if `run` recorded backward passes: they
-    show its skips.
+    With gradients that are not finite, optax.apply_if_finite makes neither a clip call nor a step. So if `run` makes n
+    steps fewer than `other`, assume that it skips the first n steps of `other` with such gradients.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
@@ -147,11 +138,10 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs without the iterations that both skip, but that only the first run clips.
+    """Return both runs without the iterations that both skip, if only the first run has clip calls in them.
 
-    The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. Assume
-    this only if both runs make the same number of steps, and clip the same gradients before the step that follows the
-    skipped iteration. Otherwise, return both runs unchanged.
+    The other run may clip inside optax.apply_if_finite, which calls nothing if gradients are not finite. The runs must
+    make the same number of steps, and clip the same gradients in the step after a skipped iteration.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
@@ -182,7 +172,7 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, skipped iterations before it) for each step with a multiple of the usual backward passes."""
+    """Yield (step, number of skipped iterations before it) if a step has a multiple of the usual backward passes."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():
@@ -206,7 +196,7 @@ def _numbered(run: RecordedRun, skips: Skips) -> RecordedRun:
 
 
 def _without_skipped_passes(step: OptimizerStep, count: int) -> OptimizerStep:
-    """Return a step with the backward passes and losses of its own iteration only."""
+    """Return the step without the backward passes and losses of skipped iterations."""
     passes, losses = step.backward_calls, step.losses
     return step.model_copy(update={
         "backward_calls": passes and passes // (count + 1),

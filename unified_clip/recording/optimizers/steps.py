@@ -1,4 +1,4 @@
-"""Compare the steps of optimizers in two recordings: the settings of each step, and what ran between steps."""
+"""Compare the steps of optimizers in two recordings: the settings of each step, and the calls between steps."""
 
 from __future__ import annotations
 
@@ -18,28 +18,24 @@ from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, 
 from .unclipped import is_empty, left_out_clip, with_calls
 
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
-"""The stages of differences between steps of optimizers."""
 
 TINY = 1e-20
-"""Settings up to this size count as 0, such as the tiny learning rate that a port sets in PyTorch in place of 0."""
+"""Settings up to this size count as 0. A port in PyTorch can need a tiny learning rate in place of 0."""
 
 MOMENTUM = "rule for momentum"
 """The `parameter` of a divergence that `compare_momentum` finds."""
 
 
 class StepDifference(NamedTuple):
-    """A difference between the steps of two optimizers, and its cause."""
-
     divergence: Divergence
     cause: Cause
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs. Number their clip calls and optimizer steps by the steps of the optimizers.
+    """Number the clip calls and optimizer steps of both runs by the steps of the optimizers.
 
-    All numbers stay as they are unless both runs recorded optimizer steps, and number their calls 1, 2, 3 and so on. If
-    a run recorded only its first optimizer steps, remove these steps from the run. If both runs have steps, remove the
-    calls that got no gradient.
+    Numbers are unchanged unless both runs have optimizer steps and a new number for each call. Calls without gradients
+    are removed.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not (a.optimizer_steps and b.optimizer_steps):
@@ -51,10 +47,10 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Return a run without its optimizer steps if only the first steps were recorded, else unchanged.
+    """Return the run without its optimizer steps if only the first steps were recorded, else unchanged.
 
-    In such a run, more calls follow the last recorded step than are between any two steps. For example, steps inside
-    `torch.compile` are not recorded after the compilation.
+    For example, steps inside `torch.compile` are not recorded after the compilation. More calls then follow the last
+    recorded step than are between any two steps.
     """
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
@@ -63,10 +59,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the recorder counted each call as a step: the steps of the lines are 1, 2, 3 and so on.
-
-    A call may have several lines, which have the same step. Calls of one step show that the script set the steps.
-    """
+    """Return whether the recorder counted each call as a step. Otherwise, the script set the steps."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False
@@ -75,17 +68,14 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
-    """Return whether two lines can be of one call: they have the same name and duration.
-
-    A call of a framework's own function has only one line.
-    """
+    """Return whether two lines can belong to one call, because they have the same name and duration."""
     return not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Return the run with optimizer steps numbered from 1, and with each call numbered by the optimizer's next step.
+    """Return the run with steps numbered from 1, and with each call numbered by the next step.
 
-    If the run clips after its optimizer steps, number each call by the previous step.
+    If the run clips after its optimizer steps, each call is numbered by the previous step.
     """
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
@@ -97,11 +87,7 @@ def _numbered(run: RecordedRun) -> RecordedRun:
 
 
 def is_late(run: RecordedRun) -> bool:
-    """Return whether every clip follows the optimizer's step that should use it.
-
-    In such a run, no clip is before the first step. As many calls are before the second step as between any two steps,
-    and at least as many are after the last step.
-    """
+    """Return whether every clip follows the optimizer step that should use its gradients."""
     steps = run.optimizer_steps
     count = steps[1].calls if len(steps) > 1 else len(run.lines)
     is_even = all(step.calls == number * count for number, step in enumerate(steps))
@@ -111,10 +97,7 @@ def is_late(run: RecordedRun) -> bool:
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
     """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
 
-    If only one run clips after its optimizer steps, the first entry is this difference. If one run has the
-    learning rates of the other run one step later, one entry has this difference, and no entry is about single rates.
-
-    names: The name of a parameter in `b`, by its name in `a`.
+    If one run has the learning rates of the other run one step later, this difference replaces those of single rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -147,10 +130,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
 
 
 def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
-    """Yield a difference if the learning rate changes, and the momentum of only one run contains the learning rates.
-
-    The difference is at the first step with another learning rate than the step before.
-    """
+    """Yield a difference if the learning rate changes and the momentum of only one run contains the learning rates."""
     pairs = zip(a.optimizer_steps, b.optimizer_steps, strict=False)
     for (before, _), (left, right) in itertools.pairwise(pairs):
         rates = before.settings.get("lr"), left.settings.get("lr")
@@ -162,10 +142,10 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
-    """Return the rounding error of a schedule of learning rates that one of the runs computes in float32.
+    """Return the rounding error of a learning rate schedule that one run computes in float32.
 
-    A schedule subtracts numbers near its peak, so the error of a small rate is that of the peak. Return TINY if
-    parameter groups have different rates, whose peaks are unknown.
+    A schedule subtracts numbers near its peak, so small learning rates have the rounding error of the peak. Return TINY
+    if parameter groups have different rates.
     """
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
@@ -175,8 +155,7 @@ def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
 def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
     """Return a difference if one run has the learning rates of the other run one step later, else None.
 
-    The rates may also be equal up to a step. Return None, too, if they are constant or equal, or if several optimizers
-    step after one backward pass. The difference is at the first step at which the rates differ.
+    The learning rates can be equal in the first steps, and shifted from a later step on.
     """
     passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
     if 0 in passes and any(passes - {None}):
@@ -203,7 +182,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if only one run clears its gradients before a step. Yield nothing if this is unknown.
+    """Yield a difference if only one run clears its gradients before a step.
 
     Frameworks that return new gradients count as clearing them.
     """
@@ -221,7 +200,7 @@ def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
 
 
 def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if the runs make different numbers of backward passes before a step, and both are known."""
+    """Yield a difference if the runs make different numbers of backward passes before a step."""
     passes = (left.backward_calls, right.backward_calls)
     if None not in passes and passes[0] != passes[1]:
         texts = [f"{count} backward pass{'es' * (count != 1)}" for count in passes]
@@ -232,15 +211,18 @@ def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDif
 def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if that is unknown.
 
-    If only the other run has recorded backward passes, and does not clear its gradients, return True: the framework of
-    `run` returns new gradients. Do not conclude this if the other run may have several optimizers.
+    A framework that returns new gradients has no recorded backward passes. It counts as clearing the gradients if the
+    other run does not clear them and has one optimizer.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
 
 
 def _has_one_optimizer(run: RecordedRun) -> bool:
-    """Return whether the clips before each step of an optimizer have the same gradients. If unknown, return False."""
+    """Return whether the clip calls before each optimizer step have the same gradients.
+
+    If that is unknown, return False.
+    """
     lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
     lists = {
         frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
@@ -255,9 +237,8 @@ def _clips(
     steps: Sequence[OptimizerStep],
     clips: Sequence[Mapping[int, Sequence[RecordedCall]]],
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run has a clip call at this step, or clips the same gradients more often.
+    """Yield a difference if only one run has a clip call at a step, or if it clips the same gradients more often.
 
-    steps: The step in each run.
     clips: For each run, the clip calls of each step.
     """
     step = steps[0].step
@@ -273,10 +254,10 @@ def _clips(
 
 
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
-    """Return whether the clip calls of a step clip the same gradients again and again.
+    """Return whether the clip calls of a step repeatedly clip the same gradients.
 
-    Their settings must be equal, and their gradients must have the same shapes, and the same names if they have names.
-    If they have no names, or `other` has several calls, each backward pass must also have as many calls as `other`.
+    Repeated calls have equal settings and shapes, and equal names. If they have no names, each backward pass must have
+    as many calls as `other`.
 
     other: The calls of the other run in this step.
     """
@@ -297,14 +278,14 @@ def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a call has gradients without a name. `verify` may append words to their positions."""
+    """Return whether a call has gradients without names. `verify` may append words to their positions."""
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 
 def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last: OptimizerStep) -> Cause:
     """Return the cause of a run that clips the same gradients more often than the other run.
 
-    last: The optimizer's step after these clips, in the run with more clips.
+    last: The optimizer step after the clips, in the run with more clips.
     """
     most, least = max(counts), min(counts)
     sentence = (
@@ -327,11 +308,10 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
 def _differing_settings(
     left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names
 ) -> Iterator[StepDifference]:
-    """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
+    """Yield the differences between two steps: in the learning rate, the optimizer's class, and its settings.
 
-    Compare other settings than the learning rate only if `are_one_kind` returns True. Do not compare a setting that
-    only one run recorded, except dampening. If the optimizers add eps at different places, compare the effect of eps
-    instead.
+    Settings other than the learning rate are compared only if `are_one_kind` returns True. If the optimizers add eps at
+    different places, the effects of eps are compared.
     """
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
@@ -373,7 +353,10 @@ def _differing_settings(
 
 
 def _setting(step: OptimizerStep, name: str) -> Setting | None:
-    """Return a recorded setting, or None if it is unknown. Only PyTorch has dampening: elsewhere, it is 0."""
+    """Return a recorded setting, or None if it is unknown.
+
+    Only PyTorch has dampening, so it is 0 in other frameworks.
+    """
     is_without = name == "dampening" and step.optimizer.startswith(LIBRARIES)
     return step.settings.get(name, 0.0 if is_without else None)
 
@@ -387,10 +370,10 @@ def _difference(
 def same_setting(
     a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False, rounding: float = TINY
 ) -> bool:
-    """Return whether two settings are equal, up to a relative difference of `tolerance` or a difference of `rounding`.
+    """Return whether two settings are equal up to a relative difference of `tolerance` or a difference of `rounding`.
 
-    A tuple has a value for each parameter group. Tuples are equal if they contain the same values, in any order, and
-    however often. If `is_ordered`, tuples must have the same values in the same order.
+    A tuple has a value for each parameter group. Its order and repeated values do not matter, unless `is_ordered` is
+    True.
     """
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]

@@ -1,4 +1,4 @@
-"""Explain steps of an optimizer without a clip: it is missing, runs before the backward pass, or is by hand."""
+"""Explain optimizer steps without a clip: the clip is missing, runs before the backward pass, or is by hand."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def is_empty(call: RecordedCall) -> bool:
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Return a run with only some of its calls. The next step of an optimizer counts each empty call before it.
+    """Return the run with only the calls that `kept` selects.
 
-    kept: For each call, whether to keep it.
+    The next optimizer step counts each empty call before it.
     """
     if all(kept):
         return run
@@ -39,7 +39,7 @@ def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return the cause of a run that makes a step of an optimizer without a recorded clip.
+    """Return the cause of a run that makes an optimizer step without a recorded clip.
 
     calls: The clip calls of the other run at this step.
     step: The number of the step. None: the run has no clip call at all.
@@ -76,6 +76,6 @@ def left_out_clip(
 
 
 def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    """Return whether steps of optimizers without a recorded clip call surely use unclipped gradients."""
+    """Return whether optimizer steps without a recorded clip call surely use unclipped gradients."""
     changes = {step.changed for step in steps} - {None}
     return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)

@@ -1,4 +1,4 @@
-"""Describe how closely two runs agree in each number, such as the norm or the loss, in sentences."""
+"""Describe how closely two runs agree in each number, such as the norm or the loss."""
 
 from __future__ import annotations
 
@@ -14,29 +14,22 @@ from ..runs import RecordedRun
 STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
 
 Numbered = tuple[int, float]
-"""A number and its step: (step, number)."""
+"""(step, number)."""
 
 
 def agreements(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about the agreement at each stage, with the largest difference."""
     return [_format_agreement(each, comparison) for each in comparison.agreements]
 
 
 def largest_differences(comparison: RecordingComparison) -> list[str]:
-    """Return the sentences of `agreements` if the runs are the same, but some numbers differ by up to `max_ulp`.
-
-    Else return [].
-    """
+    """Return `agreements` if the runs are the same and some numbers differ by up to `max_ulp`, else []."""
     if comparison.first is not None or not any(each.greatest_ulps for each in comparison.agreements):
         return []
     return agreements(comparison)
 
 
 def losses(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each logged number, such as the loss, that compares its values in both runs.
-
-    If only one run has the number, or the runs logged it at no common step, the sentence explains this.
-    """
+    """Return a sentence about each logged number, such as the loss."""
     sides = [logged(run) for run in comparison.runs]
     sentences = []
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
@@ -57,10 +50,10 @@ Pairs = list[tuple[Numbered, Numbered]]
 
 
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
-    """Return (a sentence, pairs) if only one run divides its losses by the number of losses in a step, else None.
+    """Return (note, pairs of losses) if only one run divides its losses by the number of losses in a step, else None.
 
-    In the returned pairs, the divided losses are multiplied by that number. The losses of the first step have to show
-    the division, since no update has changed these losses. Return None, too, if steps have different numbers of losses.
+    In the returned pairs, divided losses are multiplied by this number. The losses of the first step have to show the
+    division, because no update has changed them.
     """
     counts = {len(step.losses) for run in comparison.runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
@@ -101,10 +94,7 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
 
 
 def _limit(comparison: RecordingComparison) -> str:
-    """Return the end of a sentence about a difference that can be rounding: it can also be a small mistake.
-
-    Return "" if a call of the runs is in float64, which shows small mistakes.
-    """
+    """Return a phrase about a possible small mistake, or "" if a call is in float64, which shows small mistakes."""
     if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
         return ""
     return ", or a small mistake. Only a comparison in float64 shows which"
@@ -113,7 +103,7 @@ def _limit(comparison: RecordingComparison) -> str:
 def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
     """Return {name of a logged number: [(step, value), ...]}.
 
-    If the run logged no "loss", the list for this name has the losses that were recorded in backward passes, if any.
+    If the run logged no "loss", the losses of its backward passes are used.
     """
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
@@ -124,11 +114,7 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Yield two (step, number) tuples, one of each run, for each pair of numbers to compare.
-
-    If both runs have equally many numbers, pair them in order. Else pair them by step, and leave out numbers at a step
-    that the other run does not have.
-    """
+    """Pair numbers of two runs: in order if both runs have equally many numbers, else by step."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return
@@ -153,12 +139,10 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
 
 
 def _apart_from_noise(agreement: Agreement) -> str:
-    """Return the end of a sentence about a stage, with the parameters that differ by rounding noise, or ""."""
     return f", apart from rounding noise of {listed(agreement.noise)}" if agreement.noise else ""
 
 
 def _format_same(verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison) -> str:
-    """Return the end of a sentence about numbers that agree, with the largest differences that `max_ulp` allows."""
     text = f"{verb} equal {where}"
     if not most.ulps:
         return text
@@ -180,11 +164,7 @@ def _format_relative(relative: float) -> str:
 
 
 def _compared(comparison: RecordingComparison) -> str:
-    """Return the number of compared calls in words.
-
-    If only some tensors were compared, add their number. If a run has more calls, begin with "only", and add the
-    numbers of all calls.
-    """
+    """Return a phrase about the compared calls, such as "in all 3 calls that were compared"."""
     count, totals = len(comparison.pairs), [len(run.lines) for run in comparison.runs]
     is_partial = max(totals) > count
     text = f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"

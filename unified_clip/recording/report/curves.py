@@ -12,7 +12,7 @@ from ..runs import OptimizerStep, RecordedCall
 Item = TypeVar("Item")
 
 MOST_COLUMNS = 640
-"""A curve has at most this many points. With more steps than that, neighbouring steps share a point."""
+"""The largest number of points of a curve. In longer runs, neighbouring steps share a point."""
 
 
 class Point(ReportModel):
@@ -42,7 +42,6 @@ class ClipPoint(Point):
 
 
 def clip_points(calls: Sequence[RecordedCall]) -> list[ClipPoint]:
-    """Return the curve of the norms and thresholds of these calls, with at most `MOST_COLUMNS` points."""
     points = []
     for group in _groups((call.step, call) for call in calls):
         thresholds = [call.threshold for call in group if isinstance(call.threshold, float)]
@@ -56,16 +55,13 @@ def clip_points(calls: Sequence[RecordedCall]) -> list[ClipPoint]:
 
 
 def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
-    """Return the curve of (step, number) tuples, such as losses, with at most `MOST_COLUMNS` points."""
+    """Return the curve of (step, number) tuples, such as losses."""
     groups = _groups((step, (step, number)) for step, number in numbers)
     return [_point(group[0][0], [number for _, number in group]) for group in groups]
 
 
 def learning_rates(steps: Sequence[OptimizerStep]) -> list[Point]:
-    """Return the curve of the learning rates. A step has several rates if they differ between its parameter groups.
-
-    Leave out steps without a recorded learning rate.
-    """
+    """Return the curve of the learning rates. A point contains the rates of all parameter groups."""
     rates = [(step.step, step.settings.get("lr")) for step in steps]
     listed = ((step, rate if isinstance(rate, tuple) else [rate]) for step, rate in rates if rate is not None)
     return number_points((step, float(rate)) for step, of_groups in listed for rate in of_groups)
@@ -78,11 +74,9 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Return a list of the items of each step, in the order of steps. If there are no items, return [].
+    """Group (step, item) tuples by step.
 
-    If there are more than `MOST_COLUMNS` steps, neighbouring steps share a list.
-
-    items: (step, item) tuples.
+    If there are more than `MOST_COLUMNS` steps, neighbouring steps share a group.
     """
     by_step: dict[int, list[Item]] = {}
     for step, item in items:

@@ -49,12 +49,11 @@ class Parting(ReportModel):
     b: Value
     ulps: Real | None
     relative: Real | None
-    """The distance of two numbers. null if the stage is not a number, or one of two coefficients is unknown."""
+    """The distance between the two values. null if the values are not numbers, or if a coefficient is unknown."""
 
     ulps_at_its_size: Real | None
-    """The difference in ULP of a larger number. Rounding that number may have caused the difference. null where `ulps`
-    is null.
-    """
+    """The distance in ULP of a larger number, such as the total norm. Rounding of the larger number can cause the
+    difference. null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that the numbers confirm."""
@@ -63,7 +62,7 @@ class Parting(ReportModel):
     """The divergence in a sentence."""
 
     why: list[str]
-    """Sentences about the causes of the divergence. Without a cause, a sentence that explains this."""
+    """Sentences about the causes of the divergence. If no cause is known, a sentence reports that."""
 
 
 class Run(ReportModel):
@@ -74,7 +73,7 @@ class Run(ReportModel):
     started: str
     unified_clip: str
     command: list[str]
-    """The arguments of Python in the first process. Empty if the file is not of `unified-clip record`."""
+    """The arguments of Python in the first process. The list is empty if the file is not from `unified-clip record`."""
 
     processes: int
     ranks: int | None
@@ -82,12 +81,12 @@ class Run(ReportModel):
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of calls of the first process, by function. Calls of a loop that were merged count as one."""
+    """The number of calls of each function in the first process. Merged calls of a loop count as one call."""
 
     optimizers: list[str]
     steps: int
     clipped: int
-    """How many of these calls clipped a gradient."""
+    """The number of calls that clipped a gradient."""
 
     norms: bool
     """Whether the norms of all parameters were recorded."""
@@ -116,7 +115,7 @@ class ComparisonReport(ReportModel):
     partings: list[Parting]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """Another eps, if no reported difference has it as its cause. `max_ulp` may allow its effect."""
+    """A difference in eps that is not the cause of a reported difference. `max_ulp` can hide the effect of eps."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""
@@ -125,7 +124,7 @@ class ComparisonReport(ReportModel):
     """Sentences about logged numbers."""
 
     remedies: list[str]
-    """Sentences with the code to change, for causes whose own sentence has none."""
+    """Sentences with the code to change, for causes whose sentences contain no code."""
 
     where_to_look: list[str]
     ruled_out: list[str]
@@ -133,7 +132,7 @@ class ComparisonReport(ReportModel):
 
     runs: list[Run]
     distances: dict[str, list[Point]]
-    """The relative distance of both runs at each step, of the norm and of logged numbers by name."""
+    """The relative distances between both runs at each step, by name of the number, such as "norm" or "loss"."""
 
     sentences: list[str]
     """The text on the terminal."""

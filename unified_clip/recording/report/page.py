@@ -43,11 +43,7 @@ def render(report: ComparisonReport) -> str:
 
 
 def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
-    """Yield (large text, caption, CSS class) for each tile of the page.
-
-    The tiles show the first difference, the number of differences, and the clipped calls of each run. If the runs are
-    the same, the first tile shows the largest difference that `max_ulp` allows.
-    """
+    """Yield (large text, caption, CSS class) for each tile at the top of the page."""
     if report.partings:
         first = report.partings[0]
         yield f"step {first.step}", f"first difference: {first.stage}", "different"
@@ -61,10 +57,7 @@ def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _number(value: Any, stage: str = "") -> str:
-    """Return a value of a recording as text, "none" for None or an empty list.
-
-    stage: The stage of the divergence. For "rule", the value is a rule, and the text has its words from `RULES`.
-    """
+    """Return a recorded value as text. If `stage` is "rule", the value is the name of a clip rule."""
     if stage == "rule":
         return RULES.get(value, str(value))
     if isinstance(value, float):
@@ -75,7 +68,7 @@ def _number(value: Any, stage: str = "") -> str:
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (name of a fact, [its text for run A, its text for run B]) for each fact about the recordings."""
+    """Yield (name of a fact, [text for run A, text for run B])."""
     yield "file", [run.file for run in runs]
     yield "command", [shlex.join(["python", *run.command]) if run.command else "not recorded" for run in runs]
     yield "framework", [", ".join(run.frameworks) for run in runs]

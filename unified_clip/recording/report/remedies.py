@@ -16,7 +16,7 @@ REMEDIES: dict[CauseKind, str] = {
     'unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, as Paddle does, and '
     "`clip_grad_norm_(model.parameters(), c)` by the total norm. The order of the groups does not matter.",
 }
-"""The advice about a cause, by kind, for causes whose sentence has no advice. EPS_REMEDIES is for another eps."""
+"""Advice by kind of cause, for causes whose sentences contain no advice."""
 
 EPS_REMEDIES = {
     "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
@@ -26,11 +26,10 @@ EPS_REMEDIES = {
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
     "`clip_grad_norm_([p], c)` adds 1e-06.",
 }
-"""The advice about another eps, by the rule of the runs."""
+"""Advice about different eps, by clip rule."""
 
 
 def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
-    """Return {kind of a cause: sentences of advice}. Leave out causes without advice."""
     advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
     if (step := step_of_other_eps(comparison)) is not None:
         advice["another eps"] = [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
@@ -38,7 +37,7 @@ def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
 
 
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:
-    """Return the first step at which another eps shows, or None if the eps is the same or unknown."""
+    """Return the first step at which different eps have an effect, or None if there is no such step."""
     causes = comparison.divergences.items()
     steps = [divergence.step for divergence, each in causes if any(cause.kind == "another eps" for cause in each)]
     if comparison.other_eps:
@@ -47,10 +46,7 @@ def step_of_other_eps(comparison: RecordingComparison) -> int | None:
 
 
 def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
-    """Return the rules of the calls at a step: "each", "global" or both.
-
-    Several calls that clip one gradient each count as "each".
-    """
+    """Return the clip rules at a step. Several calls with one gradient each count as "each"."""
     lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
     is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
     return {"each" if is_loop or line.rule == "each" else "global" for line in lines}

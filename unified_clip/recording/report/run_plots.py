@@ -13,16 +13,14 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""With more points than this, a plot marks clipped steps below the curve, but not on it."""
+"""Plots with more points mark clipped steps below the curve only."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
 
 ROW = 16
-"""The height of a row of marks below the axis."""
 
 NAMES = ("A", "B")
-"""The names of two runs in a plot."""
 
 CLASSES = ("run-a", "run-b")
 
@@ -30,20 +28,18 @@ LOGARITHMIC = 50
 """If the largest positive number is more than this many times the smallest one, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""Plots draw smaller relative distances at this height."""
+"""Smaller relative distances are drawn as if they were this number."""
 
 Curve = Sequence[Point]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The axes of a plot."""
-
     first: int
     last: int
     low: float
     high: float
-    """`low` and `high` are the ends of the y axis: numbers, or powers of ten if the axis is logarithmic."""
+    """`low` and `high` are exponents of ten if the y axis is logarithmic."""
 
     logarithmic: bool
 
@@ -56,11 +52,11 @@ class Frame:
         return self.at(number)
 
     def at(self, number: float) -> float:
-        """Return the y coordinate of a number between `low` and `high`. A number below `low` is drawn at `low`."""
+        """Return the y coordinate of a number. Numbers below `low` are drawn at `low`."""
         return FLOOR - (FLOOR - TOP - 14) * (max(number, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yield (y coordinate, label) of each tick of the y axis."""
+        """Yield (y coordinate, label) for each tick of the y axis."""
         if self.logarithmic:
             low, high = round(self.low), round(self.high)
             powers = range(low, high + 1, max(1, (high - low) // 6))
@@ -72,11 +68,9 @@ class Frame:
 
 
 def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of norms, thresholds and clipped steps of one or two runs.
+    """Return the plot of norms, thresholds and clipped steps, or None if no number is above 0.
 
-    Return None if no number is above 0.
-
-    partings: The steps to mark, at which the runs differ.
+    partings: The steps at which the runs differ.
     """
     numbers = [number for run in runs for each in run for number in (each.low, each.high, each.threshold)]
     frame = _frame(runs, [number for number in numbers if number is not None and number > 0], logarithmic=True)
@@ -103,11 +97,7 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
 
 
 def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of a number, such as the loss, of two runs. Return None if no number is finite.
-
-    name: The name of the number in the title.
-    partings: The steps to mark, at which the runs differ.
-    """
+    """Return the plot of a number, such as the loss, or None if no number is finite."""
     finite = [number for run in runs for each in run for number in (each.low, each.high) if number is not None]
     frame = _frame(
         runs, finite, logarithmic=bool(finite) and min(finite) > 0 and max(finite) > LOGARITHMIC * min(finite)
@@ -116,11 +106,7 @@ def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> M
 
 
 def distances(name: str, curve: Curve, partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of the relative distance of two runs at each step. Return None if the runs never differ.
-
-    name: The name of the distance in the title.
-    partings: The steps to mark, at which the runs differ.
-    """
+    """Return the plot of relative distances, or None if the runs never differ."""
     differing = [each.high for each in curve if each.high] + [1.0 for each in curve if each.not_finite]
     if not differing:
         return None
@@ -138,10 +124,6 @@ def _lines(name: str, runs: Sequence[Curve], frame: Frame, partings: Sequence[in
 
 
 def _frame(runs: Sequence[Curve], finite: Sequence[float], *, logarithmic: bool) -> Frame | None:
-    """Return the axes of a plot of runs, or None if there are no numbers.
-
-    finite: The finite numbers of all runs. With `logarithmic`, they are above 0.
-    """
     steps = [each.step for run in runs for each in run]
     if not finite:
         return None
@@ -164,10 +146,7 @@ def _axes(frame: Frame, foot: float) -> Iterator[Markup]:
 
 
 def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
-    """Yield a vertical line for each step at which the runs differ, and a label for the first one.
-
-    Steps outside the plot have no line.
-    """
+    """Yield a vertical line for each step in `partings`, and a label for the first line."""
     for index, step in enumerate(partings):
         if not frame.first <= step <= frame.last:
             continue
@@ -181,10 +160,7 @@ def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
 
 
 def _curves(run: Curve, frame: Frame) -> Iterator[Markup]:
-    """Yield the curve of the largest number at each point, and the band between the largest and the smallest number.
-
-    Points without a finite number are left out. A single point is drawn as a circle, too.
-    """
+    """Yield the curve of the largest numbers, and the band between the smallest and the largest numbers."""
     highest = [(frame.x(each.step), frame.y(each.high)) for each in run if each.high is not None]
     lowest = [(frame.x(each.step), frame.y(each.low)) for each in reversed(run) if each.low is not None]
     if highest:
@@ -208,9 +184,7 @@ def _path(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def _clip_marks(run: Sequence[ClipPoint], frame: Frame, top: float) -> Iterator[Markup]:
-    """Yield a mark below the plot for each clipped step, and an x above each norm that is not finite.
-
-    With at most `MOST_DOTS` points, clipped steps have a circle on the curve, too.
+    """Yield a mark below the plot for each clipped step, and an x for each norm that is not finite.
 
     top: The y coordinate of the marks.
     """

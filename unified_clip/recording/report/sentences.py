@@ -20,7 +20,6 @@ from .unexplained import other_parameters, ruled_out, where_to_look, without_cau
 
 FIRST, BEYOND, SAME = "The runs first differ", "They differ by more than rounding", "The runs are the same"
 RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "slices": "per slice"}
-"""The words for the rules of recorded calls."""
 
 COUNTS = {
     "calls": "clip calls",
@@ -29,11 +28,11 @@ COUNTS = {
     "steps": "steps of optimizers",
     "backward passes": "backward passes before it",
 }
-"""The words for the counted things, by stage, for stages whose divergences are between two counts."""
+"""Names of the counted things, for stages whose values are counts."""
 
 
 class Explanation(NamedTuple):
-    """A divergence in a sentence, and sentences about its causes. A cause of an earlier divergence is only named."""
+    """A divergence in a sentence, with sentences about its causes."""
 
     divergence: Divergence
     what: str
@@ -41,11 +40,7 @@ class Explanation(NamedTuple):
 
 
 def lines(comparison: RecordingComparison) -> list[str]:
-    """Return all sentences of the report, in the order in which the terminal shows them.
-
-    The topics are: each run, the differences, their causes with remedies, logged numbers, the parts of the training to
-    compare, and the causes that were ruled out.
-    """
+    """Return all sentences of the report, in the order in which the terminal shows them."""
     causes = ruled_out(comparison)
     return [
         *map(about, comparison.runs),
@@ -58,10 +53,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
 
 
 def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """Yield the sentences. After the first sentence about a cause, also yield the advice about this cause.
-
-    remedies: The advice about each cause, by kind.
-    """
+    """Yield all sentences. The advice about a cause follows the first sentence about the cause."""
     rest = {kind.lower(): advice for kind, advice in remedies.items()}
     for sentence in described:
         yield sentence
@@ -71,10 +63,7 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
 
 
 def about(run: RecordedRun) -> str:
-    """Return a sentence about a recording: its number of calls, and whether the last line is incomplete.
-
-    With several processes, add sentences on whether they recorded the same clips.
-    """
+    """Return sentences about a recording: its number of calls, and whether its processes agree."""
     folded = ""
     if run.recorded > len(run.lines):
         rest = "calls of a loop are joined. Calls without gradients, and steps that one run skips, are left out"
@@ -84,10 +73,7 @@ def about(run: RecordedRun) -> str:
 
 
 def _about_ranks(run: RecordedRun) -> str:
-    """Return sentences about the other processes of a run, with the first difference from the first process.
-
-    A difference is in the function, threshold, norm or coefficient of a call, or in the number of calls.
-    """
+    """Return sentences about the first difference between the processes of a run."""
     count = len(run.others) + 1
     for other in run.others:
         for own, line in zip(run.lines, other, strict=False):
@@ -108,17 +94,12 @@ def _clip_text(line: RecordedCall, what: str) -> str:
 
 
 def describe(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about the differences of the runs, their causes, and the agreement at each stage."""
     explained = [sentence for each in explanations(comparison) for sentence in (each.what, *each.why)]
     return [*explained, *notes(comparison)]
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """Yield each divergence with sentences about it and its causes, in order.
-
-    For a cause that an earlier divergence has, yield only its name. Leave out a sentence that is equal to an earlier
-    one.
-    """
+    """Yield each divergence with sentences about its causes. A cause that was explained before is only named."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
@@ -131,12 +112,7 @@ def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
-
-    Further sentences are about an eps that differs without being the cause of a reported difference, about numbers that
-    were not compared, and about ClipWarnings. If a difference has no cause, and a run has no norms of parameters, a
-    sentence explains how to record these norms.
-    """
+    """Return sentences about the agreement of the runs, about numbers that were not compared, and about warnings."""
     if comparison.first is None:
         same = f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."
         unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
@@ -154,10 +130,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
 
 
 def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the parameters whose gradients are rounding noise if `max_ulp` hides them, else [].
-
-    It mentions the effect with Adam, unless both runs recorded the steps of optimizers, and no optimizer is like Adam.
-    """
+    """Return [a sentence] if `max_ulp` hides parameters whose gradients are rounding noise, else []."""
     names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
     if not names:
         return []
@@ -171,12 +144,11 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
 
 
 def _warnings(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence for each ClipWarning of a run."""
     return [f"ClipWarning in {run.name}: {text.removesuffix('.')}." for run in comparison.runs for text in run.warnings]
 
 
 def _unreported_eps(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about another eps that no reported difference has as its cause, else []."""
+    """Return [a sentence] if the runs have different eps and no reported difference has this cause, else []."""
     if comparison.unreported_eps is None:
         return []
     divergence, cause = comparison.unreported_eps
@@ -193,7 +165,7 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the first calls with different numbers of gradients, which were not compared."""
+    """Return [a sentence] about the first two calls with different numbers of gradients, else []."""
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
@@ -203,7 +175,7 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
 
 
 def _rearranged(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about weights with the same elements in an order that was not compared, else []."""
+    """Return [a sentence] about weights with the same elements in different orders, else []."""
     orders = orders_of(comparison.pairs[0]) if comparison.pairs else {}
     names = [name for name, order in orders.items() if order == "rearranged"]
     kinds = {each.kind for each in comparison.findings}
@@ -216,7 +188,7 @@ def _rearranged(comparison: RecordingComparison) -> list[str]:
 
 
 def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the calls with a coefficient that was not compared, or [] if there are none."""
+    """Return [a sentence] about coefficients that were not compared, else []."""
     pairs = comparison.pairs
     count = sum(any(None in line.coefs() for line in (pair.a, pair.b)) for pair in pairs)
     where = f"{count} of {counted(len(pairs), 'call')}"

@@ -30,9 +30,7 @@ RULED_OUT: dict[CauseKind, str] = {
     "repeated parameter": "a repeated parameter",
     "shifted step": "a shifted step",
 }
-"""The name of each cause in the sentence "Ruled out: ...", by kind. Every comparison tests these causes, and also
-WHOLE_FACTOR.
-"""
+"""Causes that every comparison tests, with their names in the sentence "Ruled out: ..."."""
 
 WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "a whole factor on all gradients")
 
@@ -53,7 +51,7 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "given norm": ["inexact norm"],
     "16 bits": ["inexact norm"],
 }
-"""By a cause that a report names: causes that it does not rule out, because they are about the same numbers."""
+"""For each reported cause: causes that the report does not rule out, because they affect the same numbers."""
 
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",
@@ -61,7 +59,7 @@ RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "scaled gradients": "any factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""The name of each cause in the sentence "Ruled out: ...", for causes whose test needs norms of parameters."""
+"""Causes whose tests need norms of parameters, with their names in the sentence "Ruled out: ..."."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -71,19 +69,15 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "several clips before a step": "several clips before a step",
     "clipping after the step": "clipping after the step",
 }
-"""The name of each cause in the sentence "Ruled out: ...", for causes whose test needs steps of optimizers."""
+"""Causes whose tests need steps of optimizers, with their names in the sentence "Ruled out: ..."."""
 
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
-"""The kinds of causes that explain why runs clip different numbers of gradients."""
+"""Causes that explain why two runs clip different numbers of gradients."""
 
 
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
-    """Return the sentence about a divergence without a known cause.
-
-    It names other parameters if the runs clip them at this step. If steps of optimizers differ earlier, or if another
-    eps shows up to this step, it names the first such step.
-    """
+    """Return a sentence about a divergence without a known cause. Another difference can be the reason."""
     other = other_parameters(comparison)
     if other and divergence.step == comparison.pairs[0].a.step:
         return other
@@ -97,7 +91,7 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
-    """Return a sentence if the runs clip gradients of other sizes at the first step, and no cause explains this."""
+    """Return a sentence if the runs clip different numbers of elements at the first step without a known cause."""
     step = comparison.pairs[0].a.step if comparison.pairs else None
     calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
     sizes = [sum(map(elements, each)) for each in calls]
@@ -112,20 +106,14 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
 
 
 def _first(comparison: RecordingComparison) -> Divergence | None:
-    """Return the first divergence that no difference in clipping explains.
-
-    Return None if there is none, or if an earlier difference between optimizers' steps may have caused it.
-    """
+    """Return the first divergence that neither clipping nor an earlier optimizer step explains, or None."""
     causes_of = comparison.divergences.items()
     first = next((each for each, causes in causes_of if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP), None)
     return first if first and without_cause(comparison, first) == UNEXPLAINED else None
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if only thresholds are reported to differ, but changed no coefficient. Else return [].
-
-    Also return [] if no weight, gradient or norm differs.
-    """
+    """Return [a sentence] if the runs have different thresholds but equal coefficients, else []."""
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
     only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
@@ -139,11 +127,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence with the parts of the training to compare], or [] if the clip may explain the divergence.
-
-    Also return [] if the runs are the same. Return the sentence only if the first difference is in a weight, a
-    gradient, a norm, or a threshold without effect.
-    """
+    """Return [a sentence about the parts of the training to compare], or [] if clipping can explain the divergence."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
@@ -166,10 +150,9 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
-    """Return {what: phrase} for each property in which the clips up to a step differ, or may differ.
+    """Return {property: phrase} for properties of the clips that may differ: "calls", "count" and "eps".
 
-    The properties are the calls of each step, the gradients of each call, and eps. The report never lists them as
-    divergences.
+    The report never lists a difference in these properties as a divergence.
     """
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
@@ -195,11 +178,7 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
 
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
-    """Return the causes that were ruled out if a divergence is unexplained, else [].
-
-    Causes that need norms of parameters or optimizer steps are in the list only if both runs recorded these. Causes
-    that the report names, or that the recorded numbers do not decide, are not in the list.
-    """
+    """Return the causes that were ruled out if a divergence is unexplained, else []."""
     first = _first(comparison)
     if first is None:
         return []
@@ -214,7 +193,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    """Return the causes that may apply at a step or before it: the recorded numbers do not rule them out."""
+    """Return the causes that the recorded numbers up to this step do not rule out."""
     steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
     clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
     has_steps = all(run.optimizer_steps for run in comparison.runs)

@@ -11,10 +11,9 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """An import hook that runs an action after a module was imported. It imports no module itself."""
+    """An import hook that runs an action after a module was imported. The modules must not be imported yet."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Store the actions by module name. These modules must not be imported yet."""
         self._actions = dict(actions)
         self._finding: set[str] = set()
 
@@ -24,10 +23,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return an import spec whose loader runs the module and, the first time, its action.
-
-        Return None for a module that has no action or does not exist.
-        """
+        """Return an import spec that runs the module's action after the import, or None if the module has no action."""
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)

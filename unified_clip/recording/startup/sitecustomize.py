@@ -1,7 +1,7 @@
-"""Start the recording of a Python process: `unified-clip record` puts the directory of this file on PYTHONPATH.
+"""Start the recording of a Python process. `unified-clip record` puts the directory of this file on PYTHONPATH.
 
-Python imports `sitecustomize` at its start. If this module hides another `sitecustomize`, it runs that module, too. The
-recording starts after the first import of a framework, so that other processes import nothing.
+Python imports `sitecustomize` at its start. The recording starts after the first import of a framework, so that other
+processes import nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 VARIABLE = "UNIFIED_CLIP_RECORD"
-"""The environment variable with the settings, in JSON: `Settings` of `launch/process.py`, and `package`."""
+"""The environment variable with the settings in JSON: the fields of `Settings` in `launch/process.py` and `package`."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the import of one of these modules.
-
-Every library in `WATCHED` of `natives/hooks.py` is here. If one of them imports PyTorch, this import starts the
-recording. The hooks of the library itself are added when its own import ends.
-"""
+"""The recording starts after the import of one of these modules. They include every library in `WATCHED`."""
 
 
 def main() -> None:
@@ -52,9 +48,9 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Start the recording, and empty `settings`, so that it starts only once.
+    """Start the recording, and empty `settings`, so that the recording starts only once.
 
-    An error does not end the script. This function writes the error to a file, and `unified-clip record` reports it.
+    An error does not end the script. The error is written to a file, and `unified-clip record` reports it.
 
     settings: The fields of `Settings` in `launch/process.py`, and `package`: the directory that contains unified_clip.
     """
