@@ -1,1 +1,1 @@
-"""The frameworks' backends: one module or folder per framework, which imports no other framework."""
+"""The backends of the frameworks. Each backend is a module or a folder, and imports no other framework."""

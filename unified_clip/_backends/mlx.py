@@ -1,8 +1,8 @@
 """The backend of MLX. In-place functions write like `gradient[...] = value`, and change only this array object.
 
 Arrays of MLX often share memory, for example a slice and its array, or the gradients of a and b in f(a + b). So the
-host path reads memory and never writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and
-`mx.compile`, the device path computes on the CPU stream, because MLX has float64 only there.
+host path reads memory and never writes it. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on
+the CPU stream, because MLX has float64 only on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """The `Backend` and the `DevicePrimitives` of MLX. NumPy arrays are read and written in their own memory."""
+    """The backend of MLX. NumPy arrays are read and written in their own memory."""
 
     name = "mlx"
     writable = True
@@ -68,7 +68,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether values are unknown: True inside mx.compile and mx.vmap, False inside mx.grad."""
+        """Return whether values are unknown: True inside mx.compile and mx.vmap, but False inside mx.grad."""
         return _is_rejected(mx.eval, [value for value in values if isinstance(value, mx.array)])
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -78,7 +78,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return, for each gradient, the index of the first gradient that is the same array object.
+        """Return the index of the first occurrence of each array object.
 
         Two array objects are two gradients, even if they share memory.
         """
@@ -98,9 +98,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return each array as a copy, and free the array before the next array is copied, so that results do not need
-        twice the memory.
-        """
+        """Copy each array, and free it before the next copy. Otherwise, the results would need twice the memory."""
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 
@@ -149,7 +147,9 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of a number from 0 to pi / 2 by its series: MLX computes in float32 on a CPU."""
+        """Return the cosine of a number from 0 to pi / 2 by its series. On a CPU, MLX's own function computes in
+        float32.
+        """
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -183,7 +183,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return another array object. Both objects share memory until something is assigned to one of them."""
+        """Return another array object. Both objects share memory until a value is assigned to one of them."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -195,7 +195,7 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """The host path of MLX. Its writes assign new values to array objects instead of writing into memory."""
+    """The host path of MLX. It assigns new values to array objects, and never writes into their memory."""
 
     _backend: MlxBackend
 
@@ -207,13 +207,13 @@ class AssigningPath(host.HostPath):
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any of the values. If none is traced, start to evaluate the values."""
+    """Return whether a transformation traces any of the values. If not, start to evaluate the values."""
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether evaluating these values raises an error. Nothing else shows that MLX traces them."""
+    """Return whether evaluating these values raises an error. MLX has no other sign that values are traced."""
     try:
         evaluate(values)
     except ValueError as error:
@@ -243,7 +243,7 @@ def _parts(tensor: Tensor) -> list[mx.array]:
 
 
 def _magnitudes(tensor: Tensor) -> mx.array:
-    """Return |g| in float64, with derivative 0 where g is 0. Squares of float32 neither overflow nor underflow."""
+    """Return |g| in float64, with derivative 0 where g is 0. Squares of float32 do not overflow in float64."""
     numbers = [_wide(part) for part in _parts(tensor)]
     if len(numbers) == 1:
         return mx.abs(numbers[0])
@@ -253,7 +253,7 @@ def _magnitudes(tensor: Tensor) -> mx.array:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
-    """Return |g / divisor|**p. For a complex tensor and p = 2, this is the sum of the squares of both parts."""
+    """Return |g / divisor|**p. For complex g and p = 2, return the sum of the squares of both parts."""
     if p == 2:
         numbers = [_wide(part) if divisor is None else _wide(part) / divisor for part in _parts(tensor)]
         return reduce(mx.add, (number * number for number in numbers))
@@ -265,12 +265,12 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """Return the exponential, computed in float64. MLX's own function computes it in float32 on a CPU."""
+    """Return the exponential in float64. On a CPU, MLX's own function computes in float32."""
     return mx.power(math.e, numbers)
 
 
 def _product(tensor: mx.array, coef: Scalar) -> mx.array:
-    """Return tensor * coef, computed in float64 for float64, else in float32."""
+    """Multiply in float64 for float64 tensors, otherwise in float32."""
     if _is_complex(tensor):
         return _complex(*(_product(part, coef) for part in _parts(tensor)))
     if tensor.dtype == mx.float64:
@@ -279,7 +279,7 @@ def _product(tensor: mx.array, coef: Scalar) -> mx.array:
 
 
 def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
-    """Return complex numbers with these parts. Unlike real + imaginary * 1j, an infinite part does not give NaN."""
+    """Return complex numbers with these parts. With `real + imaginary * 1j`, an infinite part would give NaN."""
     return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
 
 

@@ -1,4 +1,4 @@
-"""The backend of NumPy, the smallest one. It has only the host path. Read it first to add a framework."""
+"""The backend of NumPy, which is the smallest backend. Read it first to add a framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """The `Backend` of NumPy. NumPy's scalars become 0-d arrays that cannot be written."""
+    """The backend of NumPy. NumPy's scalars become 0-d arrays that cannot be written."""
 
     name = "numpy"
     writable = True

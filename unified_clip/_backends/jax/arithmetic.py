@@ -15,7 +15,6 @@ from ..._compute.device import relative_powers
 from ..._core.types import Scalar, Tensor
 
 SMALL = 4096
-"""`stack_small` stacks tensors with at most this many elements."""
 
 
 def real_parts(tensor: Tensor) -> list[Tensor]:
@@ -23,7 +22,7 @@ def real_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors with the same elements. Stack small tensors: XLA compiles and runs few sums faster than many."""
+    """Stack small tensors, because XLA compiles and runs few sums faster than many."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
         small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
@@ -32,9 +31,9 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """Return the tensor without its axes of length 1, if its last axis has this length.
+    """Remove the axes of length 1 if the last axis has length 1.
 
-    XLA on a CPU takes six times as long to sum over such axes. An optimization barrier keeps XLA from restoring the
+    XLA on a CPU takes six times as long to sum over these axes. An optimization barrier keeps XLA from restoring the
     shape.
     """
     if tensor.shape[-1:] != (1,):
@@ -43,7 +42,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Return `yes` where a condition is true, else `no`. For 0-d tensors, JAX traces this faster than `jnp.where`."""
+    """Select like `jnp.where`. For 0-d tensors, JAX traces `select_n` faster."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -52,10 +51,9 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
-    """Return (indices, rows) of a sparse gradient, with repeated rows summed in float64 and rounded once.
+    """Return the indices and the rows of a sparse gradient. Repeated rows are summed in float64 and rounded once.
 
-    Both results have as many rows as the gradient. Unused rows have indices outside the gradient's shape, as in padded
-    BCOO arrays.
+    The number of rows stays the same. Unused rows have indices outside the gradient's shape, as in padded BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
@@ -74,7 +72,7 @@ def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
 
 
 def magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| in float64, real or complex, with derivative 0 where g is 0."""
+    """Return |g| in float64, with derivative 0 where g is 0."""
     if not jnp.iscomplexobj(tensor):
         numbers = wide(tensor)
         return numbers * jax.lax.stop_gradient(jnp.sign(numbers))  # JAX's own has derivative 1 at 0
@@ -88,7 +86,7 @@ def magnitudes(tensor: Tensor) -> Tensor:
 
 
 def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
-    """Return numbers / divisor, in two steps, because XLA flushes the reciprocal of a large divisor to 0."""
+    """Divide in two steps, because XLA flushes the reciprocal of a large divisor to 0."""
     half = 1.0 / jnp.sqrt(divisor)
     return numbers * half * half
 
@@ -110,9 +108,9 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum along axes, which have the length 1 in the result.
+    """Return the maximum along axes. The axes stay, with length 1.
 
-    It is 0 if there are no values, and NaN if a value is NaN. XLA's own maximum may drop a NaN.
+    Without values, the maximum is 0. With a NaN, the maximum is NaN. XLA's own maximum can drop a NaN.
     """
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
@@ -120,11 +118,10 @@ def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return (maximum, its derivative). All elements that equal the maximum get the same share of the derivative.
+    """Return the maximum and its derivative. All elements that equal the maximum get the same share of the derivative.
 
-    JAX's own rule would create float64 outside of `enable_x64`. In the second derivative of a loop, JAX differentiates
-    the returned maximum without this rule. So the maximum is computed from `values` in a way that JAX can
-    differentiate.
+    JAX's own rule would create float64 outside of `enable_x64`. For the second derivative of a loop, JAX differentiates
+    the returned maximum without this rule. So the maximum depends on `values` in a way that JAX can differentiate.
     """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):
@@ -141,7 +138,7 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Return tensor * coef, computed in float64 for float64 and complex128, else in float32."""
+    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
     if tensor.dtype == jnp.float64:
         return tensor * coef
     if jnp.iscomplexobj(tensor):

@@ -1,4 +1,4 @@
-"""The backend of JAX. Arrays cannot be written: in-place functions update the list or dict. Pytrees are containers."""
+"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict. Pytrees are containers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from .process_group import declared_axes
 
 
 class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
-    """The `Backend` and the `DevicePrimitives` of JAX."""
-
     name = "jax"
     writable = False
     donates = True
@@ -43,7 +41,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The axes of `shard_map` that the caller passes as process_group, or None to infer them from types."""
+    """The axes of `shard_map` that the caller passes as process_group. With None, the types of arrays show the axes."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
@@ -68,7 +66,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Copy a NumPy array, whose dtype JAX without x64 would narrow. Return anything else unchanged."""
+        """Copy a NumPy array, because JAX without x64 would narrow its dtype. Return other values unchanged."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -170,19 +168,17 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """Return an object that computes this rank's sums over these arrays, by the methods of `PartialSums`.
+        """Return an object that computes this rank's sums over arrays.
 
-        tensors: Each is an array on one device, or a list of such arrays.
+        tensors: Arrays on one device, or lists of these arrays.
         """
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
         return super().partial_sums(shards)
 
     def sharded_axes(self, tensor: Tensor) -> tuple[str, ...]:
-        """Return the axes of `shard_map` over which an array is sharded."""
         return mesh_axes.sharded_axes(tensor, self._axes)
 
     def any_device(self, tensors: Sequence[Tensor], flags: Sequence[Tensor]) -> Tensor:
-        """Return whether any flag, one per tensor, is true on any device."""
         if self._are_multi_device(tensors, ()):  # perhaps no device has all flags
             return jnp.asarray(any(map(np.asarray, flags)))
         return mesh_axes.any_device([(flag, self.sharded_axes(g)) for g, flag in zip(tensors, flags, strict=True)])
@@ -195,7 +191,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def takes_host(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether all arrays support the host path: each is on a single CPU device, and none is traced."""
+        """Return whether the host path supports all arrays: no array is traced, and each is on one CPU device."""
         return not host.forced_path() and all(map(is_concrete, tensors))
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
@@ -224,7 +220,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return [beside(result, tensors) for result, tensors in zip(results, groups, strict=True)]
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: arrays are never written."""
+        """Do nothing, because arrays are never written."""
 
     def from_state(self, values: kernels.Array, like: Tensor | None = None) -> Tensor:
         return self.as_tensor(values.view(np.int32).reshape(-1, 2))
@@ -322,7 +318,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jnp.minimum(scalar, sys.float_info.max)
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return int32 words, two for each number: without x64, an optimizer's state cannot have float64."""
+        """Return two int32 words for each number. Without x64, an optimizer's state cannot have float64."""
         return self.bitcast(jnp.concatenate([jnp.reshape(scalar, -1) for scalar in scalars]), "int32")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
@@ -357,10 +353,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    """Return the kernels' collector of JAX arrays of this type, or None for another type, or without compiled kernels.
-
-    It rejects arrays that are deleted or not on a CPU.
-    """
+    """Return the kernels' collector for a type of JAX arrays. For other types or without kernels, return None."""
     return collected.collector(kind) if issubclass(kind, jax.Array) else None
 
 
@@ -377,7 +370,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _check_concrete(rows: Any) -> None:
-    """Raise TypeError for sums over groups of rows in traced code: their derivatives would need float64 without x64."""
+    """Raise TypeError in traced code. There, the derivatives of the sums would need float64 without x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "`axes` lists only some sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "

@@ -1,9 +1,8 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum with a bound on its error is enough to round nearly every norm correctly. The float32 norm is in doubt
-only if the midpoint of two float32 numbers is within this bound of the sum. In this case, a loop compares the exact sum
-with the midpoint. If no norm is in doubt, the loop has no iteration. Devices of `shard_map` exchange their sums as
-integers, in float64.
+A float64 sum with an error bound is enough to round nearly every norm correctly. A float32 norm is in doubt only if the
+midpoint of two float32 numbers is within the error bound of the sum. In this case, a loop compares the exact sum with
+the midpoint. Devices of `shard_map` exchange their sums as integers in float64.
 """
 
 from __future__ import annotations
@@ -24,20 +23,19 @@ Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
 """A sum is split into 38 windows of 16 bits each, from 2**-300 to 2**308. The square of the smallest float32 is above
-2**-300. In float64, up to 2**37 numbers of a window add up exactly.
+2**-300. In float64, the sum of up to 2**37 numbers of a window is exact.
 """
 
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""For each window, and for the window above the last one: the factor that converts numbers to units of this window."""
+"""The factors that convert numbers to the units of each window. The last factor is for the window above."""
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the p-norm (p is 1 or 2) of each group of real arrays. It is correctly rounded to float32, and returned as
-    float64.
+    """Return the p-norm of each group of real arrays, correctly rounded to float32, as float64. p is 1 or 2.
 
-    sharded_axes: Returns the axes of `shard_map` over which an array is sharded. Over all other axes, it is replicated.
+    sharded_axes: A function that returns the axes of `shard_map` over which an array is sharded.
     """
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
@@ -54,10 +52,10 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return (sum of |g|**p, bound on its relative error in units of 2**-53).
+    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53.
 
-    The bound is the number of additions in the longest chain. A long tensor is first summed over its last axes. Their
-    number is chosen so that the chain is shortest.
+    The bound is the number of additions in the longest chain. A long tensor is first summed over some of its last axes.
+    The choice of these axes makes the chain as short as possible.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
@@ -68,7 +66,7 @@ def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
 
 
 def _powers(tensor: Tensor, p: int) -> Tensor:
-    """Return |g|**p in float64, exactly, with derivative 0 where g is 0."""
+    """Return the exact |g|**p in float64, with derivative 0 where g is 0."""
     numbers = tensor.astype(jnp.float64)
     if p == 2:
         return numbers * numbers
@@ -76,9 +74,9 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers, as the result of a division, so that XLA computes these numbers only once.
+    """Return the same numbers as the result of a division, so that XLA computes the numbers only once.
 
-    XLA repeats cheaper operations in every fusion that needs them: it would repeat the sum over all tensors in the
+    XLA repeats cheaper operations in every fusion. For example, XLA would repeat the sum over all tensors in the
     scaling of each tensor.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
@@ -86,7 +84,7 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return the sum of each group as a vector. Each shard is counted on one device only."""
+    """Return a vector with the sum of each group. Each shard is counted on one device only."""
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
@@ -96,16 +94,16 @@ def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) 
 
 
 def counted(value: Scalar, axes: Axes) -> Scalar:
-    """Return the value on the device that comes first along all these axes, and 0 on the other devices."""
+    """Return the value on the first device along all axes, and 0 on the other devices."""
     for axis in axes:
         value = jnp.where(jax.lax.axis_index(axis) == 0, value, 0.0)
     return value
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices along these axes, which can be differentiated.
+    """Return the sums over all devices along the axes. The sums can be differentiated.
 
-    One collective sends the sums as integers, which add up exactly in any order, and a term for the derivative.
+    One collective sends the sums as integers, and a term for the derivative. The sum of integers is exact in any order.
     """
     if not axes:
         return computed_once(own)
@@ -122,7 +120,7 @@ def _over_devices(own: Scalar, axes: Axes) -> Scalar:
 
 
 def _windows(numbers: Tensor) -> Tensor:
-    """Split numbers of 0 or more into windows, which are integers. The windows are the new first axis."""
+    """Split nonnegative numbers into windows of integers, along a new first axis."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
     return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 
@@ -137,7 +135,9 @@ def _nearest(
 ) -> Scalar:
     """Return the float32 numbers that are nearest to the roots of the exact sums.
 
-    total, root: The float64 sums and their roots. lost: Bounds on the relative errors of the sums.
+    total: The float64 sums.
+    root: The roots of the float64 sums.
+    lost: Bounds on the relative errors of the sums.
     """
     bits = jax.lax.bitcast_convert_type(root, jnp.uint64) & np.uint64(0x7FF << 52)
     unit = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-23, 2.0**-149)
@@ -157,7 +157,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p over all devices as windows: integers whose carries are not yet propagated."""
+    """Return the exact sums of |g|**p over all devices as windows, without propagating the carries."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)
@@ -167,7 +167,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Return the signs of numbers that are given as windows. Each window may be a positive or negative integer."""
+    """Return the signs of numbers in windows. Windows can be negative."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

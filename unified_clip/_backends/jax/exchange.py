@@ -1,4 +1,4 @@
-"""Convert between JAX's arrays and NumPy's, if possible without a copy."""
+"""Convert between arrays of JAX and of NumPy, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""The largest size in bytes of a small array. Compiled code copies a small array in less time than `jax.device_put`
-takes to share its memory.
+"""The maximum number of bytes of a small array. Compiled code copies a small array faster than `jax.device_put` shares
+it.
 """
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
 
 class Structure:
-    """The positions of small and of large arrays, for one list of shapes and dtypes."""
+    """The positions of small and large arrays in a list."""
 
     def __init__(self, types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in types]
@@ -39,16 +39,15 @@ _structure = functools.lru_cache(maxsize=64)(Structure)
 
 
 def structure_of(arrays: Sequence[Any]) -> Structure:
-    """Return the structure of a list of arrays. Lists of the same shapes and dtypes have the same object."""
+    """Return the structure of a list of arrays. Lists with the same shapes and dtypes share one structure."""
     return _structure(tuple((array.shape, array.dtype) for array in arrays))
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """Return JAX arrays with these values, uncommitted on the default device.
+    """Return uncommitted JAX arrays on the default device, with the values of NumPy arrays.
 
-    A large array shares the memory of the NumPy array, if this memory is aligned. `jax.device_put` takes 20
-    microseconds for an array. So from the second list of the same shapes and dtypes on, a compiled function copies the
-    small arrays.
+    Large arrays share the memory of the NumPy arrays if the memory is aligned. `jax.device_put` takes 20 microseconds
+    per array. So a compiled function copies the small arrays if the list's shapes and dtypes were used before.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -71,7 +70,7 @@ def _copied(arrays: list[Tensor]) -> list[Tensor]:
 
 
 def may_compile() -> bool:
-    """Return whether eager calls may use compiled functions: JAX has jit enabled, no check for NaN, and no mesh."""
+    """Return whether the settings of JAX allow compiled functions in eager calls."""
     config = jax.config
     return (
         not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
@@ -80,7 +79,7 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a result on the devices of the committed tensors, or unchanged if no tensor is committed."""
+    """Move a result to the devices of the committed tensors, if there are any."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result
@@ -97,7 +96,7 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Exporter:
-    """An object with a DLPack capsule for NumPy. JAX's own `from_dlpack` would commit an array to one device."""
+    """An object with a DLPack capsule for NumPy. JAX's own `from_dlpack` would commit the array to one device."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -110,7 +109,7 @@ class Exporter:
 
 
 def is_concrete(tensor: Any) -> bool:
-    """Return whether a value is an array with all its elements in the memory of one CPU device of this process."""
+    """Return whether all elements of an array are in the memory of one CPU device of this process."""
     if isinstance(tensor, np.ndarray):
         return True
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():

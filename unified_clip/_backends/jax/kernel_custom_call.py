@@ -1,7 +1,7 @@
-"""A primitive of JAX for the norm: a custom call of the compiled kernels on one CPU device, JAX's operations elsewhere.
+"""A JAX primitive for the norm. It calls the compiled kernels on one CPU device, and JAX's operations elsewhere.
 
-On one CPU device, it returns the same bits as the host path. JAX's operations compute the derivatives. XLA computes the
-coefficient and the products, so that it can fuse them with an optimizer's step.
+On one CPU device, the primitive returns the same bits as the host path. JAX's operations compute the derivatives. XLA
+computes the coefficient and the products, so that it can fuse them with an optimizer's step.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
 TARGET, SCALE_TARGET = "unified_clip_norm", "unified_clip_scale"
-"""The names under which XLA finds the kernels' functions."""
+"""The names of the kernels' functions in XLA."""
 
 
 class Norm(NamedTuple):
-    """The parameters of one use of the primitive."""
-
     p: int
     per_tensor: bool
-    """Whether the result is a vector with a norm for each tensor, not one norm over all tensors."""
+    """Whether the result is a vector with a norm for each tensor."""
 
 
 ByOperations = Callable[[Sequence[Tensor], Norm], Scalar]
 
 
 def supports(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the primitive supports this norm, for traced arrays with static shapes and no mesh."""
+    """Return whether the primitive can compute the norm of these traced arrays."""
     return bool(
         KERNELS is not None
         and tensors
@@ -53,10 +51,10 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Define the primitive, and return the function that applies it. Call the returned function under
-    `jax.enable_x64(True)`.
+    """Define the primitive, and return a function that applies it under `jax.enable_x64(True)`.
 
-    by_operations: Computes the same norm by JAX's operations, for other platforms, derivatives and `jax.export`.
+    by_operations: A function that computes the same norm by JAX's operations, for other platforms, derivatives and
+    `jax.export`.
     """
     primitive = Primitive(TARGET)
 
@@ -76,7 +74,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Compute the norm outside of `jax.jit`, by a compiled function, even under `jax.disable_jit`."""
+        """Compute the norm outside of `jax.jit` by a compiled function, even under `jax.disable_jit`."""
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 
@@ -91,7 +89,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
-        """Return (norms of a batch, their batch axis), for `jax.vmap`. Batch axes move to the front."""
+        """Return the norms of a batch and their batch axis, for `jax.vmap`."""
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         with jax.enable_x64(True):
             moved = [
@@ -129,7 +127,7 @@ def _is_for_one_device(module: Any) -> bool:
 
 @functools.cache
 def rejection() -> str:
-    """Register the kernels' functions with XLA, once per process. Return XLA's error, or '' if there is none."""
+    """Register the kernels' functions with XLA. Return XLA's error message, or '' without an error."""
     if KERNELS is None:
         return "unified_clip has no compiled kernels"
     try:
@@ -142,7 +140,7 @@ def rejection() -> str:
 
 @functools.cache
 def register() -> bool:
-    """Register the kernels' functions, and return whether XLA accepts them. If not, warn once."""
+    """Register the kernels' functions. If XLA rejects them, warn once and return False."""
     error = rejection()
     if error:
         warnings.warn(

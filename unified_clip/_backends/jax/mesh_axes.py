@@ -13,11 +13,9 @@ from .block_sums import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes over which an array is sharded: the axes over which its type varies. Over all other axes, the
-    array is replicated.
+    """Return the axes of `shard_map` over which an array is sharded. Over other axes, the array is replicated.
 
-    declared: The axes that the caller passes, or None for all axes of `shard_map`.
-    ValueError: an axis is not one of `shard_map`, or the caller has to pass axes because types do not track them.
+    declared: The axes that the caller passes. None stands for all axes.
     """
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
@@ -41,7 +39,6 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
 
 
 def reject_unreduced(tensor: Tensor) -> None:
-    """Raise ValueError if an array is unreduced: in `shard_map`, or over axes of the type `Explicit`."""
     of = jax.typeof(tensor)
     unreduced = set(getattr(of.sharding.spec, "unreduced", ()))
     if hasattr(of, "manual_axis_type"):  # JAX before 0.10 has none
@@ -54,8 +51,9 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether a flag is true on any device. `flags`: pairs of a flag and the axes over which this flag is
-    sharded.
+    """Return whether a flag is true on any device.
+
+    flags: Each flag, with the axes over which the flag is sharded.
     """
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
@@ -68,12 +66,11 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether types of arrays track the axes of `shard_map`, which `check_vma=False` switches off."""
+    """Return whether the types of arrays track the axes of `shard_map`. `check_vma=False` switches this off."""
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 
 def _varying(tensor: Tensor) -> frozenset[str]:
-    """Return the axes over which an array varies, according to its type."""
     of = jax.typeof(tensor)
     axes: frozenset[str] = of.manual_axis_type.varying if hasattr(of, "manual_axis_type") else of.vma  # before 0.10
     return axes
@@ -82,7 +79,7 @@ def _varying(tensor: Tensor) -> frozenset[str]:
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
     """Return the total of local sums over all devices, by one collective. Each shard is counted once.
 
-    sums: Pairs of a sum over local shards, and the mesh axes that split the gradients of this sum.
+    sums: Each sum over local shards, with the mesh axes over which its gradients are sharded.
     """
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(
@@ -93,11 +90,11 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Return the values of `scalar` on all devices along these axes, as one vector.
+    """Return the values of `scalar` on all devices along the axes, as one vector.
 
     scalar: The value on this device, of shape (1,).
 
-    Devices exchange the values by a sum: unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
+    Devices exchange the values by a sum. Unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

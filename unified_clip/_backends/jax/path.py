@@ -21,13 +21,13 @@ class JaxPrimitives(DevicePrimitives, Protocol):
         """Return the axes of `shard_map` over which an array is sharded."""
 
     def kernel_norm(self, tensors: Sequence[Tensor], norm: kernel_custom_call.Norm) -> Scalar:
-        """Return the norm that the primitive of `kernel_custom_call` computes."""
+        """Return the norm from the primitive of `kernel_custom_call`."""
 
 
 class JaxPath(DevicePath):
     """The device path of JAX.
 
-    Norms of order 1 and 2 are correctly rounded, except those of float64 gradients in programs for several devices. In
+    Norms of order 1 and 2 are correctly rounded, except for float64 gradients in programs for several devices. In
     programs for one CPU device, the compiled kernels compute these norms. In other programs, JAX's operations do.
     """
 
@@ -36,10 +36,7 @@ class JaxPath(DevicePath):
     def __init__(
         self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
     ) -> None:
-        """Store the arguments.
-
-        is_per_tensor: Whether each tensor has its own norm and coefficient, so that scalars are vectors.
-        """
+        """With `is_per_tensor`, each tensor has its own norm and coefficient, and scalars are vectors."""
         for tensor in tensors:
             mesh_axes.reject_unreduced(tensor)
         self._is_per_tensor = is_per_tensor
@@ -79,8 +76,8 @@ class JaxPath(DevicePath):
     def is_certain(self, p: float) -> bool:
         """Return whether to round the p-norm correctly by an exact sum.
 
-        Return True only with several devices, because their number changes the order of additions. On one device, an
-        exact sum is not worth the time to compile it. Exact sums support neither float64 nor symbolic lengths.
+        The number of devices changes the order of additions. On one device, an exact sum is not worth the time to
+        compile it. Exact sums do not support float64 or symbolic lengths.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

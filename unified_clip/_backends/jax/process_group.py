@@ -1,4 +1,4 @@
-"""Process groups of `jax.distributed`: the processes that `process_group` names, and their all-reduce."""
+"""Process groups of `jax.distributed`, and their all-reduce."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from ..._distributed.ranks import Ranks
 
 
 class JaxGroup(ProcessGroup):
-    """A process group of `jax.distributed`, which includes this process."""
-
     def __init__(self, ranks: tuple[int, ...]) -> None:
         super().__init__(self, Ranks(ranks), here=jax.process_index())
 
@@ -31,7 +29,7 @@ class JaxGroup(ProcessGroup):
 
 
 Job = tuple[Any, int]
-"""(JAX's client of the devices, the rank of this process). Both change if `jax.distributed` is initialized again."""
+"""JAX's client of the devices, and the rank of this process. Both change if `jax.distributed` is initialized again."""
 
 
 def _job() -> Job:
@@ -39,7 +37,7 @@ def _job() -> Job:
 
 
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    """Return the process group of these ranks. If `jax.distributed` is initialized again, the group is a new one."""
+    """Return the process group of these ranks. Each initialization of `jax.distributed` has its own groups."""
     return _group_of(ranks, _job())
 
 
@@ -50,7 +48,7 @@ def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
-    """Return a mesh with one device of each process with these ranks. `job`: the result of `_job`, for the cache."""
+    """Return a mesh with one device of each process. `job` is a key for the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
@@ -78,10 +76,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of mesh axes, if the caller passes names. Return None for a mesh or indices of processes.
-
-    TypeError: `process_group` has another type.
-    """
+    """Return the names of mesh axes in `process_group`. For a mesh or for indices of processes, return None."""
     if process_group is None:
         return ()
     if isinstance(process_group, str):
@@ -100,10 +95,9 @@ def declared_axes(process_group: Any) -> tuple[str, ...] | None:
 
 
 def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
-    """Return the process group for the caller's argument `process_group`, which is not None. `arrays`: the gradients.
+    """Return the process group for an argument `process_group` that is not None.
 
-    ValueError: this process is not in the group, or the arrays do not show which processes are in the group. TypeError:
-    `process_group` has another type.
+    arrays: The gradients, whose meshes have the axes of `process_group`.
     """
     count = jax.process_count()
     if isinstance(process_group, str) and process_group == "auto":
@@ -130,10 +124,7 @@ def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the processes along these axes of the mesh that arrays are on.
-
-    ValueError: no mesh has these axes, or the meshes have different processes along them.
-    """
+    """Return the processes along these axes of the arrays' mesh."""
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
@@ -149,11 +140,9 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the processes with devices in the rows of this process. A row has the devices of a mesh that differ only
-    along these axes.
+    """Return the processes that share rows of the mesh with this process. A row extends along these axes.
 
-    ValueError: this process is not on the mesh. Or one of these processes has rows with further processes, so that the
-        processes form no group.
+    ValueError: this process is not on the mesh, or one of the processes shares rows with further processes.
     """
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]

@@ -1,4 +1,4 @@
-"""Products of lists of small arrays in eager calls, by one compiled function that calls the compiled kernels."""
+"""Multiply lists of small arrays in eager calls, by one compiled function that calls the compiled kernels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return the product of each array with its coefficient, as an array that XLA allocates.
+    """Return the product of each array with its coefficient. Return None if the compiled function is not used.
 
-    Return None if an array has more than 64 KiB or is committed to a device. Also return None for the first list of
-    these shapes and dtypes: XLA takes seconds to compile the function for a thousand arrays, and many programs clip
-    only one such list.
+    The function supports uncommitted arrays of at most 64 KiB. XLA takes seconds to compile the function for a thousand
+    arrays. Many programs clip only one list, so the first list of some shapes and dtypes is not compiled.
 
-    coefs: A coefficient for each array, or one for all arrays.
+    coefs: A coefficient for each array, or one coefficient for all arrays.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

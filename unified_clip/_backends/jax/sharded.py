@@ -1,4 +1,4 @@
-"""Arrays on several CPU devices, of one process or of several: their shards in the memory of each device."""
+"""Arrays with shards on several CPU devices, of one process or of several processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .process_group import JaxGroup, declared_group, group_of
 
 
 def is_multi_device(tensor: Any) -> bool:
-    """Return whether a value is an array on several CPU devices, or on a CPU device of another process."""
+    """Return whether an array is on several CPU devices, or on a CPU device of another process."""
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
         return False
     if not all(device.platform == "cpu" for device in tensor.devices()):
@@ -31,7 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path over this process's shards, each counted once. Results keep the arrays' shardings."""
+    """The host path over the shards of this process. Each shard is counted once. Results keep the arrays' shardings."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -62,16 +62,13 @@ class MultiDevicePath(host.HostPath):
         return [(sum(nan for nan, _ in counts), sum(inf for _, inf in counts)) for counts in by_array]
 
     def _new_arrays(self, compute: Callable[[list[kernels.Array]], object]) -> list[Tensor]:
-        """Return arrays of new shards, into which `compute` writes, with the shardings of the path's arrays."""
+        """Return arrays with new shards and the same shardings. `compute` writes the values of the shards."""
         results = iter(super()._new_arrays(compute))
         both = zip(self._arrays, self._shards_of, strict=True)
         return [_join(array, {key: next(results) for key in shards}) for array, shards in both]
 
     def _gathered(self) -> host.HostPath:
-        """Return the path over the arrays themselves, gathered from the devices of this process.
-
-        Arrays of several processes do not get here: their slices, and bounds that are tensors, have been rejected.
-        """
+        """Return the path over arrays that are gathered from the devices of this process."""
         return host.HostPath(self._backend, self._arrays)
 
 
@@ -82,7 +79,7 @@ def _key(index: Sequence[slice]) -> Any:
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
     """Return the different shards of an array in this process, by their position in the array.
 
-    An array on one device is its own shard. This shard stays uncommitted, unlike a shard that JAX returns.
+    An array on one device is its own shard. Unlike a shard from JAX, the array stays uncommitted.
     """
     if not is_multi_device(tensor):
         return {(): tensor}
@@ -100,7 +97,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Return an array with this sharding and value. Every process passes the value, so none has to communicate."""
+    """Return an array with this sharding and value. Each process has the value, so no communication is needed."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)
@@ -111,14 +108,16 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return the shards of gradients if an array is on several processes, or the caller declares ranks, else None."""
+    """Return the shards of gradients. Return None if no array is on several processes, and the caller declares no
+    ranks.
+    """
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
 
 
 class JaxShards(LocalShards):
-    """The `Shards` of one call on JAX: arrays on devices of several processes."""
+    """The shards of one call: arrays on devices of several processes."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
@@ -137,10 +136,7 @@ class JaxShards(LocalShards):
         return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
-        """Yield the shards of an array on the devices of this process, each with the number of devices that have it.
-
-        ValueError: ranks with copies are not in the process group, or ranks of the group have no part of the array.
-        """
+        """Yield the shards of an array in this process, each with the number of devices that have the shard."""
         leaf, value = self._leaves[index], self.values[index]
         if not self._is_within_group(value):
             raise ValueError(
@@ -164,7 +160,7 @@ class JaxShards(LocalShards):
 
     @functools.cached_property
     def _group(self) -> JaxGroup:
-        """The process group of a call whose argument `process_group` is not None."""
+        """Available only if the argument `process_group` is not None."""
         return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
 
     def group(self) -> ProcessGroup:
@@ -203,7 +199,7 @@ class JaxShards(LocalShards):
         return norm_groups
 
     def counted_alone(self, index: int) -> Tensor:
-        """Return a list of the shards of a gradient that this process counts, for `JaxBackend.partial_sums`."""
+        """Return a list of the shards that this process counts, for `JaxBackend.partial_sums`."""
         return self._first_copies(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:
@@ -219,10 +215,7 @@ class JaxShards(LocalShards):
         return list(_local_shards(self.values[index]).values())
 
     def _first_copies(self, index: int) -> list[Tensor]:
-        """Return the shards of an array of which this process has the first copy in the process group.
-
-        ValueError: no process of the group has a copy of some shards.
-        """
+        """Return the shards in this process that are first copies within the process group."""
         value = self.values[index]
         if self._is_within_group(value):
             return [shard.data for shard in value.addressable_shards if shard.replica_id == 0]
@@ -240,14 +233,13 @@ class JaxShards(LocalShards):
         return [shard.data for shard in value.addressable_shards if first[_key(shard.index)] == shard.device]
 
     def _is_within_group(self, value: Any) -> bool:
-        """Return whether all processes that have shards of an array are in the process group."""
         return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
 
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
-        """Return the processes whose sums give the norm of this array.
+        """Return the processes whose sums give the norm of an array.
 
-        These are all processes with shards. If some of them are outside of the process group, return the processes of
-        the group, because their shards have all elements.
+        These are the processes that have shards. If the process group lacks some of them, the processes of the group
+        have all elements.
         """
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
@@ -269,7 +261,6 @@ class JaxShards(LocalShards):
 
 
 def _ranks_of(value: Any) -> tuple[int, ...]:
-    """Return the ranks of the processes to which an array's devices belong."""
     return tuple(sorted({device.process_index for device in _data(value).devices()}))
 
 
@@ -279,5 +270,5 @@ def _data(tensor: Any) -> Any:
 
 
 def is_multi_process(value: Any) -> bool:
-    """Return whether a value is an array that is, at least in part, on devices of other processes."""
+    """Return whether an array is on devices of other processes, at least in part."""
     return is_multi_device(value) and not value.is_fully_addressable

@@ -1,4 +1,4 @@
-"""The rules as optax's gradient transformations: `unified_clip.jax.transforms`. Making one imports optax."""
+"""The rules as gradient transformations of optax: `unified_clip.jax.transforms`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ def __dir__() -> list[str]:
 
 
 def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group: Any = "auto") -> Any:
-    """Clip all updates by their total norm n, as PyTorch does: multiply each by min(1, max_norm / (n + 1e-6)).
+    """Clip all updates by their total norm n, as PyTorch does. Multiply each update by min(1, max_norm / (n + 1e-6)).
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes. None and
     `optax.MaskedNode` stay unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
     difficulty of training recurrent neural networks", 2013.
 
     Args:
-        max_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
-            nothing.
-        norm_type: The order p of the norm: any p > 0, inf or 'inf'. It cannot be traced: with
+        max_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
+            threshold of inf changes nothing.
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'. The order cannot be traced. With
             `optax.inject_hyperparams`, also pass `static_args='norm_type'`.
-        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
-            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
-            default.
+        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
+            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -64,7 +63,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
 
 
 def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
-    """Clip all updates by their total norm n, as TensorFlow does: multiply each by min(1, clip_norm / n).
+    """Clip all updates by their total norm n, as TensorFlow does. Multiply each update by min(1, clip_norm / n).
 
     If n is NaN or inf, every element becomes NaN. The result is a stateless `optax.GradientTransformation`. Updates
     keep their structure, shapes and dtypes. `optax.clip_by_global_norm` differs in the last bits, and for norms that
@@ -72,11 +71,10 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
-            nothing.
-        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
-            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
-            default.
+        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
+            threshold of inf changes nothing.
+        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
+            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -97,21 +95,20 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
 def gradient_clip_by_global_norm(
     clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto"
 ) -> Any:
-    """Clip selected updates by their total norm n, as Paddle does: multiply each by min(1, clip_norm / n).
+    """Clip selected updates by their total norm n, as Paddle does. Multiply each update by min(1, clip_norm / n).
 
     If n is inf, finite updates become 0. The result is a stateless `optax.GradientTransformation`. Updates keep their
     structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
-            nothing.
+        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
+            threshold of inf changes nothing.
         need_clip: A function of an update's path, such as "encoder.0.bias". The path has keys, indices and names of
-            fields, joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither
-            counted nor scaled. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. `optax.masked`
-            excludes updates by a mask.
-        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
-            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
-            default.
+            fields, joined by dots (`jax.tree_util.keystr`). If the function returns False, the update is excluded: it
+            does not count in the norm, and is not scaled. With `optax.inject_hyperparams`, also pass
+            `static_args='need_clip'`. To exclude updates by a mask, use `optax.masked`.
+        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
+            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -136,17 +133,16 @@ def gradient_clip_by_global_norm(
 
 
 def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
-    """Clip each update by its own 2-norm n, as TensorFlow and Paddle do: multiply it by min(1, clip_norm / n).
+    """Clip each update by its own 2-norm n, as TensorFlow and Paddle do. Multiply the update by min(1, clip_norm / n).
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
     Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
-            nothing.
-        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
-            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
-            default.
+        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
+            threshold of inf changes nothing.
+        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
+            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -174,20 +170,20 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
-    Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (`clip_value=c` there means the bounds -c and c),
-    `paddle.nn.ClipGradByValue`.
+    Source: `tf.clip_by_value`, `paddle.nn.ClipGradByValue`, `torch.nn.utils.clip_grad_value_`. In PyTorch's function,
+    `clip_value=c` means the bounds -c and c.
 
     Args:
-        clip_value_min: The lower bound: a number or an array of one element, which may be traced. It is rounded to each
-            update's dtype.
-        clip_value_max: The upper bound: a number or an array of one element, which may be traced. It is rounded to each
-            update's dtype.
+        clip_value_min: The lower bound: a number, or an array with one element. The array can be traced. The bound is
+            rounded to each update's dtype.
+        clip_value_max: The upper bound: a number, or an array with one element. The array can be traced. The bound is
+            rounded to each update's dtype.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is not a number, or not a whole number although an update has integers. An update has a
+        TypeError: A bound is not a number. An update has integers, but a bound is not a whole number. An update has a
             complex or boolean dtype.
-        ValueError: A bound is NaN, or the lower bound is above the upper one (unless they are traced).
+        ValueError: A bound is NaN, or the lower bound is above the upper bound. Traced bounds are not checked.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -231,8 +227,7 @@ def _transformation(
 ) -> Any:
     """Return a `GradientTransformation` that applies `clip` to the updates.
 
-    need_clip: A function that returns whether to clip the update at a path. None: clip all.
-    ModuleNotFoundError: optax is not installed.
+    need_clip: A function that returns whether to clip the update at a path. By default, all updates are clipped.
     """
     try:
         import optax

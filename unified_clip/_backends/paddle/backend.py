@@ -1,9 +1,12 @@
 """The backend of Paddle. In-place functions take parameters. A clipped gradient keeps its memory unless it is sparse.
 
-Three properties of Paddle shape the code. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses
-the sign of zero, so constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives,
-so each tensor is converted once (`Dense`). While a static program is built, an operation on an eager tensor ends the
-process, so `check_mode` rejects such tensors first.
+Three properties of Paddle shape the code:
+
+- Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses the sign of zero. So constants are 0-d
+  tensors.
+- The CPU lacks most float16 operations, even the sum of two derivatives. So each tensor is converted once (`Dense`).
+- While a static program is built, an operation on an eager tensor ends the process. So `check_mode` rejects eager
+  tensors first.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ COLLECTOR: Any = collected.collector(
 
 
 class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
-    """The `Backend` and the `DevicePrimitives` of Paddle, for eager tensors and for the Values of static programs."""
+    """The backend of Paddle, for eager tensors and for the Values of static programs."""
 
     name = "paddle"
     writable = True
@@ -121,11 +124,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a gradient: `grad = None` clears its memory, even if another tensor shares it."""
+        """Copy a gradient, because `grad = None` clears its memory even if another tensor shares the memory."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor is a parameter. Gradients may have stop_gradient=False, too."""
+        """Return whether a tensor is a parameter. Gradients can have stop_gradient=False, too."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -159,7 +162,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return paddle.unique(columns, return_inverse=True, axis=1)[1]
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
-        """Return (unique columns of `indices`, sums of the values that have equal columns)."""
+        """Merge equal columns of `indices`, and sum their values."""
         if self.takes_host([indices, values], differentiable=differentiable):
             dtype = self.dtype(values)
             rows, array = sparse_rows.merge_rows(self.host_view(indices), self.host_view(values), dtype)
@@ -209,17 +212,15 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass, and return the path over them. Return None if a gradient is
-        not plain.
+        """Return the path over the gradients of parameters. Return None if a gradient is not plain.
 
-        Return None also if a parameter is distributed, even without a gradient: the collector does not check this.
+        Distributed parameters are excluded here, because the collector does not check them.
         """
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass. Return None if a gradient is not plain.
-
-        Return None also if a parameter is distributed: the collector does not check this.
+        """Return the path over the gradients of (parameter, gradient) tuples. Return None if a gradient is not
+        plain.
         """
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
@@ -236,7 +237,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Return the tensor's memory as a NumPy array. Do not keep it: `p.grad = None` frees the memory."""
+        """Return the tensor's memory as a NumPy array. Do not keep the array: `p.grad = None` frees the memory."""
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
@@ -370,13 +371,12 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients, or None under `fleet`, which distributes gradients."""
+    """Return the kernels' collector of plain gradients. Return None under `fleet`, which distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 
 def _run_as_written() -> None:
-    """Keep paddle.jit.to_static from translating `entry.run`, because to_static cannot translate the bodies of
-    functions.
+    """Keep paddle.jit.to_static from translating `entry.run`, because it cannot translate the bodies of functions.
 
     By default, to_static then ends its graph, and the body runs on the host path. With full_graph=True, Paddle traces
     the body.

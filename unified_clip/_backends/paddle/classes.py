@@ -1,6 +1,4 @@
-"""The clip classes and functions that differ on Paddle: Paddle's optimizers accept the classes, and you can set clips
-in static programs.
-"""
+"""The clip classes and functions that differ on Paddle. Paddle's optimizers accept these classes."""
 
 from __future__ import annotations
 
@@ -22,7 +20,9 @@ from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
-    """The base class of clips that Paddle's optimizers accept as `grad_clip=`, and call once per parameter group."""
+    """The base of clips that Paddle's optimizers accept as `grad_clip=`. An optimizer calls a clip once per parameter
+    group.
+    """
 
     def __str__(self) -> str:
         return repr(self)
@@ -37,21 +37,17 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""The clips of each static program by name of the parameter. The key None is for the default clip.
+"""The clips of each static program, by name of the parameter. The key None is for the default clip.
 
-Parameters are stored by name: each access to a parameter creates a new Value, and using a Value of a deleted program
-ends the process.
+Each access to a parameter creates a new Value, and using a Value of a deleted program ends the process. So parameters
+are stored by name.
 """
 
 
 def set_gradient_clip(
     backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
 ) -> None:
-    """Set a clip, as `_api/settings.py` does. In static mode, the clip belongs to a program.
-
-    TypeError: the call is in a graph of `to_static`, or an argument has the wrong type. ValueError: a parameter is not
-    in the program.
-    """
+    """Set a clip like `_api/settings.py`. In static mode, the clip belongs to a program."""
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
     static = program is not None or in_static_mode()
@@ -68,7 +64,7 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-    """Apply the clips of parameters, as `_api/settings.py` does. In static mode, the clips belong to a program."""
+    """Apply the clips of parameters like `_api/settings.py`. In static mode, the clips belong to a program."""
     return classes.clip_pairs(backend, params_grads, _clip_of)
 
 
@@ -97,9 +93,9 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter in the default main program, or None if the parameter has no clip.
+    """Return the clip of a parameter in the default main program. If the parameter has no clip, return None.
 
-    parameter: A parameter of the program, or its name. ValueError: a parameter with a clip belongs to another program.
+    parameter: A parameter of the program, or its name.
     """
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
@@ -124,10 +120,7 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Return a list or tuple with names replaced by the parameters of the program. Return anything else unchanged.
-
-    ValueError: a name is not the name of a parameter of the program.
-    """
+    """Replace the names in a list or tuple by parameters of the program. Return other values unchanged."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}
@@ -163,9 +156,10 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set. Paddle 3 ignores such clips.
+    """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set. Paddle 3 ignores these clips.
 
-    Wrap `Optimizer.append_regularization_ops`, once: `minimize` and `apply_gradients` call it after their own clip.
+    `minimize` and `apply_gradients` call `Optimizer.append_regularization_ops` after their own clip. So wrap this
+    method.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

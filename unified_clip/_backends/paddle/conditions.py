@@ -1,4 +1,4 @@
-"""Conditions on Paddle's tensors and mode, for the choice of a path, and errors where Paddle would end the process."""
+"""Conditions on Paddle's tensors and mode, and errors where Paddle would end the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program is of the IR before Paddle 3.0. unified_clip does not support that IR."""
+    """Return whether a variable or a program is of the IR before Paddle 3.0, which unified_clip does not support."""
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
@@ -46,15 +46,15 @@ def of_old_ir(subject: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """Return whether Paddle records derivatives in a call, with respect to tensors with stop_gradient=False.
+    """Return whether Paddle records derivatives in a call.
 
-    differentiable: Whether the call may record a derivative, because it returns new tensors.
+    differentiable: Whether the call returns new tensors, so that it can have a derivative.
     """
     return differentiable and paddle.is_grad_enabled()
 
 
 def in_static_mode() -> bool:
-    """Return whether the user is building a static program. Programs that paddle.jit.to_static builds do not count."""
+    """Return whether the user is building a static program. Programs of paddle.jit.to_static do not count."""
     return not paddle.in_dynamic_mode() and not in_to_static_mode()
 
 
@@ -75,10 +75,9 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Raise TypeError for eager tensors while a static program is built, and ValueError for values of another program.
+    """Raise TypeError for eager tensors in static mode, and ValueError for values of another program.
 
-    The first operation on such an eager tensor would end the process. The values of another program are unknown in this
-    program.
+    In static mode, the first operation on an eager tensor would end the process.
     """
     if in_to_static_mode():
         return
@@ -99,7 +98,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether a tensor has one memory address, on any device: it is dense, not distributed, and not freed."""
+    """Return whether a tensor has a memory address on any device: it is dense, not distributed, and not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

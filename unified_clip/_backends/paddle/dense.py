@@ -1,4 +1,4 @@
-"""Dense tensors of Paddle, converted once to a dtype that its operations support."""
+"""Dense tensors of Paddle. Each tensor is converted once to a dtype that Paddle's operations support."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 
 
 PIECE, SHORT = 2**20, 2**16
-"""PIECE: powers are computed for about this many numbers at once. SHORT: tensors with at most this many numbers are
-first joined to such pieces.
-"""
+"""Powers are computed for about PIECE numbers at once. Tensors with at most SHORT numbers are joined first."""
 
 
 class Dense:
-    """A tensor on the device path, with its numbers in a dtype that Paddle's operations support."""
-
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.dtype = tensor, tensor.dtype
         self.is_complex = tensor.is_complex()
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The numbers: 16-bit floats as float32, small integers as int64, complex ones as two reals on a last axis."""
+        """The numbers: 16-bit floats as float32, small integers as int64, complex numbers as two reals on a last
+        axis.
+        """
         if self.is_complex:
             return paddle.as_real(self.tensor)
         return self.tensor.astype(wide_dtype(self.dtype))
@@ -50,7 +48,7 @@ class Dense:
         return Numbers(self.wide, self.is_complex)
 
     def bound(self, value: Any) -> Tensor:
-        """Return a bound that is rounded to the tensor's dtype, as a tensor in the dtype of `wide`."""
+        """Round a bound to the tensor's dtype, and return it in the dtype of `wide`."""
         dtype = self.wide.dtype
         if isinstance(value, int | float):
             return filled(value, dtype, self.tensor)
@@ -60,7 +58,7 @@ class Dense:
 
 
 class Numbers:
-    """Numbers in the dtype of `Dense.wide`: of one tensor, of a slice of a tensor, or of several joined tensors."""
+    """Numbers in the dtype of `Dense.wide`. They belong to one tensor, to a slice, or to several joined tensors."""
 
     def __init__(self, wide: Tensor, is_complex: bool) -> None:
         self.wide, self.is_complex = wide, is_complex
@@ -105,14 +103,14 @@ class Numbers:
         return magnitudes.amax()
 
     def _fit(self, scalar: Tensor) -> Tensor:
-        """Reshape a 0-d tensor, or one number per slice, so that it broadcasts to `wide`."""
+        """Reshape a 0-d tensor or one number per slice, so that it broadcasts to `wide`."""
         return scalar.unsqueeze(-1) if self.is_complex and scalar.ndim else scalar
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
     """Yield the numbers of all tensors in pieces of medium length.
 
-    Few pieces need few operations. Short pieces need little new memory for float64 copies: allocating memory is slow.
+    Few pieces need few operations. Short pieces need little memory for float64 copies, and allocating memory is slow.
     """
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
@@ -131,7 +129,7 @@ def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
 
 
 def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
-    """Reshape tensors to `shape`, join them, and yield the joined tensors, each of about `PIECE` numbers."""
+    """Reshape tensors to `shape`, and yield joined tensors of about `PIECE` numbers each."""
     ends = itertools.accumulate(math.prod(tensor.shape) for tensor in tensors)
     for _, group in itertools.groupby(zip(ends, tensors, strict=True), lambda item: item[0] // PIECE):
         batch = [tensor if tensor.ndim == len(shape) else tensor.reshape(shape) for _, tensor in group]
@@ -139,7 +137,7 @@ def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
 
 
 def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
-    """Yield slices of a tensor of about `PIECE` numbers, along its longest axis."""
+    """Yield slices of about `PIECE` numbers, along the longest axis."""
     longest = max(wide.shape)
     axis, step = wide.shape.index(longest), max(1, PIECE * longest // length)
     for start in range(0, longest, step):
@@ -147,8 +145,7 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Yield the products of tensors with a coefficient, computed in float64 for float64 and complex128, else in
-    float32.
+    """Multiply tensors by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32.
 
     A coefficient of 1 changes no bit.
     """
@@ -157,14 +154,14 @@ def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether Paddle records derivatives of any of these tensors, or a static program may compute them."""
+    """Return whether Paddle records derivatives of any tensor, or a static program could compute them."""
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle, in dynamic mode, records derivatives of any of these tensors.
+    """Return whether Paddle records derivatives of any tensor in dynamic mode.
 
-    If so, a caller may take second derivatives. Paddle's list operations have second derivatives for all tensors or for
+    A caller could then take second derivatives. Paddle's list operations have second derivatives for all tensors or for
     none.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
@@ -177,7 +174,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor with exactly this value, on the device of `like` if that is an eager tensor."""
+    """Return a 0-d tensor with exactly this value. If `like` is an eager tensor, the result is on its device."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this
@@ -189,7 +186,7 @@ def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
 
 
 def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
-    """Return a condition expanded to the shape of a tensor, which may be unknown in a static program."""
+    """Expand a condition to the shape of a tensor. In a static program, the shape can be unknown."""
     unknown = min(tensor.shape, default=1) < 0
     return condition.expand(paddle.shape(tensor) if unknown else tensor.shape) if tensor.shape else condition
 
@@ -197,7 +194,7 @@ def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Return `yes` where the condition is true, else `no`.
 
-    paddle.where is not enough: in static programs, it broadcasts by adding zeros, so that -0.0 would become 0.0.
+    In static programs, `paddle.where` would broadcast by adding zeros, so that -0.0 would become 0.0.
     """
     shape = condition.shape
     if min(shape, default=1) < 0:
@@ -211,9 +208,9 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Return numbers cast to a dtype.
+    """Cast numbers to a dtype.
 
-    Paddle's own cast may be wrong: on the CPU, Paddle 3.3 casts float32 numbers near 2**-80 to float16 numbers of up to
+    Paddle's own cast can be wrong: on the CPU, Paddle 3.3 casts float32 numbers near 2**-80 to float16 numbers of up to
     1e-4.
     """
     if dtype == paddle.float16:
@@ -223,7 +220,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Return float32 numbers that round to 16 bits as `value` would if it was rounded once."""
+    """Round numbers to float32, so that a second rounding to 16 bits gives the same result as a single rounding."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

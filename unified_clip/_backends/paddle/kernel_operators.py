@@ -19,19 +19,19 @@ from .conditions import DTYPES, NAMES, in_to_static_mode
 from .dense import Dense, is_on_cpu, is_recorded, scaled
 
 LIBRARY = "libphi_core.so"
-"""The library with Paddle's list of operators. The process has loaded it."""
+"""The library with Paddle's list of operators. The process has already loaded the library."""
 
 
 SHORT = 2**14
-"""For a gradient with fewer elements, one operation of Paddle takes less time than the three of `_scaled_in_place`."""
+"""For shorter gradients, one operation of Paddle is faster than the three operations of `_scaled_in_place`."""
 
 IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """Register the operators. Return whether this Paddle supports them.
+    """Register the operators. Return whether this version of Paddle supports them.
 
-    A program with these operators can be loaded only after this call. So importing this module makes the call.
+    A program with these operators can be loaded only after the registration. So importing this module registers them.
     """
     if KERNELS is None:
         return False
@@ -48,17 +48,17 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables them, so that paddle.jit.save by default saves
-    models that need no unified_clip.
+    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables the kernels. So by default, models that
+    paddle.jit.save saves do not need unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 
 class Operators:
-    """The `GraphKernels` of Paddle. `tensors`: the tensors of a device path."""
+    """The `GraphKernels` of Paddle, for the tensors of a device path."""
 
     def supports(self, tensors: Sequence[Dense]) -> bool:
-        """Return whether the operators support these dense values of a static program, without a derivative."""
+        """Return whether the operators support these tensors: dense values of a static program, without derivatives."""
         return bool(
             tensors
             and not paddle.in_dynamic_mode()
@@ -83,8 +83,10 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Return whether Paddle's own operation computes the product: for short tensors, persistable tensors, and dtypes
-    that `flatten_` does not support on a CPU. Short or persistable bfloat16 tensors are an exception.
+    """Return whether Paddle's own operation computes the product.
+
+    It computes products of short or persistable tensors, and of dtypes that `flatten_` does not support on a CPU. But
+    the kernels compute all products of bfloat16.
     """
     value = dense.tensor
     if dense.dtype not in IN_PLACE:
@@ -94,10 +96,10 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Return the product, in the memory of the tensor if nothing else reads the tensor.
+    """Return the product, in the memory of the tensor if no other operation reads the tensor.
 
-    `flatten_` keeps the shape, except that a 0-d tensor gets an axis, without which Paddle would end the process. Since
-    `flatten_` works in place, Paddle does not merge this copy with an equal copy.
+    `flatten_` keeps the shape, except that it adds an axis to a 0-d tensor. Without this axis, Paddle would end the
+    process. Because `flatten_` works in place, Paddle does not merge this copy with an equal copy.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

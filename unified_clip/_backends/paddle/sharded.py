@@ -1,4 +1,4 @@
-"""Read the placements and process groups of Paddle's distributed tensors, and of the plain parameters of `fleet`."""
+"""Read the placements and process groups of distributed tensors, and of the plain parameters of `fleet`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..._distributed.ranks import Ranks, has_first_copy
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
-"""The dimensions of `fleet` along which a model is sharded. Along its other dimensions, the model is replicated."""
+"""The dimensions of `fleet` along which a model is sharded. Along other dimensions, the model is replicated."""
 
 
 def is_dist(value: Any) -> bool:
@@ -28,7 +28,7 @@ def is_dist(value: Any) -> bool:
 
 
 def is_cleared(gradient: Any) -> bool:
-    """Return whether a gradient has no memory any more, because `clear_gradient(set_to_zero=False)` has freed it."""
+    """Return whether a gradient has no memory, because `clear_gradient(set_to_zero=False)` has freed it."""
     if is_dist(gradient) and not gradient._is_initialized():
         try:
             return gradient._local_shape is None
@@ -42,7 +42,7 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the hybrid communicate group of `fleet.init`, or None if there is none or it shards no model."""
+    """Return the hybrid communicate group of `fleet.init`. Return None if the group does not shard the model."""
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -50,7 +50,7 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards if a tensor is distributed, `fleet` is used, or the caller declares ranks, else None."""
+    """Return the shards of a call. Return None if no tensor is distributed and the caller declares no ranks."""
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -73,7 +73,7 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """Return the leaf, with a distributed parameter in place of a gradient that only other ranks may have."""
+    """Replace a missing gradient by its distributed parameter, because other ranks can have the gradient."""
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
@@ -100,7 +100,7 @@ class PaddleGroup(ProcessGroup):
 
 
 class PaddleShards(DistributedGradients):
-    """The `Shards` of one call on Paddle: distributed tensors, and the plain tensors of `fleet`."""
+    """The shards of one call: distributed tensors, and plain tensors under `fleet`."""
 
     terminology = Terminology(
         "process mesh", "Call paddle.distributed.reshard first", "paddle.distributed.get_group(0)"
@@ -182,7 +182,7 @@ class PaddleShards(DistributedGradients):
         return has_first_copy(mesh, is_copied, group.ranks, self._rank)
 
     def _part(self, tensor: Any) -> ProcessGroup | None:
-        """Return the caller's process group if it has only some of the ranks of a tensor's mesh, else None."""
+        """Return the caller's process group if it lacks some ranks of a tensor's mesh. Otherwise, return None."""
         is_declared = self._spec.process_group not in (None, "auto")
         return self._group if is_declared and self._group.size < len(self.ranks(tensor)) else None
 
@@ -232,8 +232,7 @@ class PaddleShards(DistributedGradients):
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
         """Return the ranks along the mesh dimensions whose placement `is_along` accepts, in the order of the mesh.
 
-        In all other dimensions, they have the position of this rank. This rank is among them. Return [] if this rank is
-        not on the mesh.
+        In all other dimensions, these ranks have the position of this rank. If this rank is not on the mesh, return [].
         """
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
@@ -280,8 +279,8 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError for parameters under fleet's sharding: only the optimizer's step() completes their
-        gradients.
+        """Raise ValueError under fleet's sharding, where only the optimizer's step() completes the gradients of
+        parameters.
         """
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
@@ -302,7 +301,7 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _check_all_shards(self, leaf: Leaf, group: ProcessGroup) -> None:
-        """Raise ValueError if other ranks of `fleet` have shards of a parameter, and are not in the process group."""
+        """Raise ValueError if `fleet` has given shards of a parameter to ranks outside the process group."""
         if self._hcg is None or not _is_shard(leaf.parameter):
             return
         ranks = Ranks(self._hcg.get_model_parallel_group().ranks)
@@ -321,7 +320,7 @@ class PaddleShards(DistributedGradients):
     def _uses_attributes(self) -> bool:
         """Return whether the attribute `is_distributed` of plain parameters decides which rank counts them.
 
-        The attribute decides under `fleet`, or if it is set on any parameter. It does not decide if the caller passes
+        The attribute decides under `fleet`, or if any parameter has it. It does not decide if the caller passes
         `ownership`, or if a tensor is distributed.
         """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
@@ -329,7 +328,7 @@ class PaddleShards(DistributedGradients):
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
-        """Return whether no earlier rank of a process group has the same elements of a plain parameter as this rank."""
+        """Return whether this rank is the first rank of a process group with its elements of a plain parameter."""
         is_first = self._ranks_with_copies(group, _is_shard(parameter))[0] == self._rank
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
@@ -352,7 +351,7 @@ class PaddleShards(DistributedGradients):
 
 
 def _ranks_on(tensor: Any) -> npt.NDArray[Any]:
-    """Return the ranks of a distributed tensor's mesh, in its shape."""
+    """Return the ranks of a distributed tensor's mesh, in the shape of the mesh."""
     return np.array(tensor.process_mesh.process_ids).reshape(tensor.process_mesh.shape)
 
 
@@ -365,9 +364,9 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Return the existing process group of these ranks. ValueError: there is none.
+    """Return the existing process group of these ranks.
 
-    A new group is not created here: all ranks would have to create it, but perhaps only some make this call.
+    The function creates no new group: all ranks would have to create it, but perhaps only some ranks make this call.
     """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):

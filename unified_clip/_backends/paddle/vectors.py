@@ -13,8 +13,6 @@ from ..._core.types import Scalar, Tensor
 
 
 class VectorPrimitives(DevicePrimitives):
-    """The methods of `DevicePrimitives` for vectors."""
-
     def floor(self, scalar: Scalar) -> Scalar:
         return paddle.floor(scalar)
 

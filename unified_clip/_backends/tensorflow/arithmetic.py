@@ -1,4 +1,4 @@
-"""Float64 arithmetic on TensorFlow's tensors: sums, products and roundings with the same bits in graphs."""
+"""Float64 arithmetic on TensorFlow's tensors, with the same bits in graphs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors, by a private name. Creating a tensor to read its type would start the runtime, which you
-cannot configure afterwards.
+"""The type of eager tensors. Creating a tensor to read its type would start the runtime, which cannot be configured
+afterwards.
 """
 
 PIECE = 1 << 18
-"""The number of elements that are converted to float64 at once: 2 MiB, which fit into a cache."""
+"""The number of elements that are converted to float64 at once. They take 2 MiB, which fit into a cache."""
 
 
 LANES = 4
@@ -26,36 +26,35 @@ LANES = 4
 
 
 SHORT = 1 << 12
-"""A tensor with at most this many elements is short: starting an operation takes longer than copying it."""
+"""Starting an operation takes longer than copying a tensor with at most this many elements."""
 
 
 def constant(number: float, dtype: Any) -> Tensor:
     """Return a tensor with a number that `dtype` represents exactly.
 
-    Make the tensor from an array, because eager TensorFlow caches constants of Python numbers, and returns 0.0 for
-    -0.0.
+    Eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0. So the tensor is made from an array.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
 
 def count_elements(tensor: Tensor) -> float:
-    """Return the number of elements of a tensor, or inf if it is unknown."""
+    """Return the number of elements of a tensor, or inf if the number is unknown."""
     count = tensor.shape.num_elements()
     return math.inf if count is None else count
 
 
 def is_for_xla() -> bool:
-    """Return whether XLA compiles the current graph. XLA fuses operations, so joining tensors there saves nothing."""
+    """Return whether XLA compiles the current graph. XLA fuses operations, so joining tensors saves nothing."""
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers. For XLA, return them as the result of a division, so that XLA computes them only once.
+    """Return the same numbers. For XLA, return the result of a division, so that XLA computes the numbers only once.
 
-    XLA repeats cheaper operations in every loop that needs them: it would repeat the sum over all tensors in the
-    scaling of each tensor.
+    XLA repeats cheaper operations in every loop. For example, it would repeat the sum over all tensors in the scaling
+    of each tensor.
     """
     if not is_for_xla():
         return scalar
@@ -65,11 +64,11 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be correctly rounded: under a `tf.distribute` strategy, to get the same bits as in one
-    process.
+    """Return whether norms must be correctly rounded. Under a `tf.distribute` strategy, they need the same bits as in
+    one process.
 
-    Exact norms need a branch. So the result is False for XLA, which would always run the branch, and for eager tensors
-    on devices, where a branch waits for the device.
+    Exact norms need a branch. XLA would always run the branch, and on devices, a branch of eager tensors waits for the
+    device. In these cases, the result is False.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -77,26 +76,26 @@ def must_be_exact(tensors: Sequence[Tensor]) -> bool:
 
 
 def additions(pieces: Sequence[Tensor]) -> Any:
-    """Return a bound on the number of additions from an element of one of the pieces to the total."""
+    """Return a bound on the number of additions from an element of a piece to the total."""
     known = [count for count in map(count_elements, pieces) if count < math.inf]
     unknown = [tf.size(piece, tf.int64) for piece in pieces if count_elements(piece) == math.inf]
     return max(known, default=0.0) + 2.0 * len(pieces) + sum(tf.cast(size, tf.float64) for size in unknown)
 
 
 def exact_powers(piece: Tensor, p: float) -> Tensor:
-    """Return |g|**p for p = 1 or 2 of a flat piece, exactly in float64."""
+    """Return the exact |g|**p of a flat piece in float64. p is 1 or 2."""
     parts = real_parts(piece, p)
     return tf.concat([tf.square(part) if p == 2 else tf.abs(part) for part in parts], axis=0)
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
-    """Return whether a branch that skips products with 1 saves time, as for long lists in graphs without XLA."""
+    """Return whether a branch that skips products with 1 saves time. It does for long lists in graphs without XLA."""
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors, with each long one split into pieces. For XLA, return the tensors themselves."""
+    """Split long tensors into pieces. For XLA, return the tensors unchanged."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 
@@ -110,9 +109,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Return (the tensors with the short ones of each dtype joined, a function that splits the results of joined
-    tensors).
-    """
+    """Join the short tensors of each dtype. Also return a function that splits the results of joined tensors."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -148,7 +145,7 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Return float64 tensors with the same sum of |x|**p. For complex numbers, these are both parts (p = 2) or
+    """Return float64 tensors with the same sum of |x|**p. A complex tensor gives both parts for p = 2, otherwise
     magnitudes.
     """
     if not tensor.dtype.is_complex:
@@ -167,7 +164,7 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p, with derivative 0 where x is 0. For p = 1, return |x|, without a division."""
+    """Return |x / divisor|**p, with derivative 0 where x is 0. For p = 1, callers divide, and the result is |x|."""
     magnitudes = tf.abs(part)
     if p == 1:
         return magnitudes
@@ -179,14 +176,17 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum: 0 without elements, NaN if an element is NaN. `over`: the axes, as for `tf.reduce_max`."""
+    """Return the maximum. Without elements, it is 0. If an element is NaN, it is NaN.
+
+    over: The axes, as for `tf.reduce_max`.
+    """
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Return tensor * coef, computed in float64 for float64 and complex128, else in float32."""
+    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
     if tensor.dtype.is_complex:  # separately: a complex product of inf and coef has NaN
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype
@@ -194,7 +194,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether the code runs eagerly, with eager CPU tensors only. In a graph, eager tensors are constants."""
+    """Return whether the code runs eagerly, on eager CPU tensors only. In a graph, eager tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

@@ -1,8 +1,8 @@
-"""The backend of TensorFlow. Tensors cannot be written: in-place functions update the caller's list or dict, and assign
-to Variables.
+"""The backend of TensorFlow. Tensors are immutable, so in-place functions update a list or dict, and assign to
+Variables.
 
-TensorFlow's compilers treat NaN differently: XLA's maximum drops it, and Grappler turns `not (x <= c)` into `x > c`. So
-the arithmetic masks NaN explicitly, and negates no comparison.
+TensorFlow's compilers treat NaN differently. XLA's maximum drops NaN, and Grappler turns `not (x <= c)` into `x > c`.
+So the arithmetic masks NaN explicitly, and negates no comparison.
 """
 
 from __future__ import annotations
@@ -48,12 +48,10 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of eager and symbolic tensors, and of every Variable. IndexedSlices have another base class."""
+"""The base class of eager tensors, symbolic tensors and Variables. IndexedSlices have another base class."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
-    """The `Backend` and the `DevicePrimitives` of TensorFlow."""
-
     name = "tensorflow"
     writable = False
     takes_capsules = True
@@ -105,7 +103,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return, for each gradient, the index of the first gradient that is the same Variable.
+        """Return the index of the first occurrence of each Variable.
 
         Other tensors are never aliases: in f(a + b), a and b have the same gradient tensor.
         """
@@ -185,7 +183,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return tf.config.threading.get_intra_op_parallelism_threads() or None  # 0 is TensorFlow's own choice
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: tensors are never written."""
+        """Do nothing, because tensors are never written."""
 
     def read(self, scalar: Tensor) -> float | int | None:
         if not in_host_memory([scalar]):
@@ -342,7 +340,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (the different rows in the order of their first index, the position of each index's row among them).
+    """Return the different indices in the order of their first position, and the position of each index among them.
 
     In XLA, the number of rows of `tf.unique` is unknown, even for constant indices. So NumPy compares constant indices.
     """
@@ -369,7 +367,9 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Keep AutoGraph from converting unified_clip's code, whose branches depend on values known while tracing."""
+    """Keep AutoGraph from converting unified_clip's code. Its branches depend on values that are known while
+    tracing.
+    """
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
     with suppress(ImportError, AttributeError):  # a private setting, which saves converting the callers of entry.run

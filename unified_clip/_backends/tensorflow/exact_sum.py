@@ -1,7 +1,7 @@
-"""Correctly rounded norms in graphs of a strategy: if a float64 sum leaves the rounding open, integers decide.
+"""Correctly rounded norms in graphs of a strategy. If a float64 sum leaves the rounding open, integers decide.
 
 The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, this
-root is the norm. If not, the exact sum is compared with the power of the middle between the two roots.
+root is the norm. Otherwise, the exact sum is compared with the power of the midpoint between the two roots.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""The number of 32-bit words in a sum: enough for the square of each float32 number, and of the middle between two
-neighbouring float32 numbers.
+"""The number of 32-bit words in a sum. They can represent the squares of float32 numbers and of midpoints
+between them.
 """
 
 LOWEST = -304
 """The exponent of the lowest bit of a sum. The square of a float32 number is 0 or at least 2**-298."""
 
 INFINITY = 2.0**128
-"""The number that would follow the largest float32, in place of infinity."""
+"""The number after the largest float32, in place of infinity."""
 
 PIECE = 1 << 18
-"""The number of elements that are converted to words at once."""
 
 SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""Returns |g|**p for (tensor, p), exactly, as a flat float64 tensor. Each power is 0, or from 2**-300 to 2**256."""
+"""A function that returns the exact |g|**p as a flat float64 tensor. Each power is 0, or from 2**-300 to 2**256."""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
-    """Return a number near the sum of powers whose p-th root (p is 1 or 2) is the correctly rounded norm.
+    """Return a number near the sum of powers. The p-th root of this number is the correctly rounded norm. p is 1 or 2.
 
     total: The float64 sum, from which the result has its derivatives.
-    additions: A bound on the number of additions from an element to `total`. powers: Returns exact powers.
+    additions: A bound on the number of additions from an element to `total`.
+    powers: A function that returns exact powers.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors
@@ -64,7 +64,7 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return which of two neighbouring float32 numbers is nearer to the root of a sum. In a tie, return the even
+    """Return the one of two neighbouring float32 numbers that is nearer to the root of a sum. In a tie, return the even
     number.
 
     words: The exact sum.
@@ -80,7 +80,7 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function for the exact sum of a flat tensor's powers, in words, traced once for all lengths."""
+    """Return a function for the exact sum of a flat tensor's powers, in words. It is traced once for all lengths."""
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 
 
 def _words(powers: Tensor) -> Tensor:
-    """Return the exact sum of powers as words, the lowest first. A word may have more than 32 bits."""
+    """Return the exact sum of powers as words, the lowest word first. A word can have more than 32 bits."""
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):
         word = tf.floor(powers * 2.0**-exponent)

@@ -1,7 +1,7 @@
 """The compiled kernels as a custom call, for graphs that XLA compiles for a CPU: `XlaCustomCallV2`.
 
-It returns a norm with the same bits as on the host path. XLA computes the coefficient and the products, so that it can
-fuse them with an optimizer's step. Shapes must be known when the function is traced.
+The call returns a norm with the same bits as the host path. XLA computes the coefficient and the products, so that it
+can fuse them with an optimizer's step. Shapes must be known when the function is traced.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
 NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
-"""The operation, and the name under which XLA finds the kernels' function."""
+"""The operation, and the name of the kernels' function in XLA."""
 
 BARRIER = "XlaOptimizationBarrier"
-"""The operation that keeps XLA from combining earlier operations with later operations."""
 
 
 def register() -> bool:
     """Register the kernels' function with XLA. Return whether this version of TensorFlow accepts it.
 
-    The operation also gets a kernel for graphs without XLA: TensorFlow traces a `tf.function` once, for callers with
-    and without `jit_compile`.
+    TensorFlow traces a `tf.function` once, for callers with and without `jit_compile`. So the operation also gets a
+    kernel for graphs without XLA.
     """
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
@@ -40,7 +39,7 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether a custom call computes on these tensors, if the kernels' function is registered.
+    """Return whether a custom call can compute on these tensors.
 
     Return False if there are GPUs or devices of other processes, because only this process has registered the function.
     """
@@ -53,9 +52,9 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
-    """Return the norm of order 1 or 2 over all tensors, or a vector with one norm per tensor, in float64.
+    """Return the float64 norm of order 1 or 2 over all tensors, or a vector with one norm per tensor.
 
-    is_batch: Whether the first axis of each tensor has the members of a batch, each with its own norm.
+    is_batch: Whether the first axis of each tensor has the members of a batch. Each member has its own norm.
     """
     batch = [tensors[0].shape[0]] if is_batch else []
     codes = [f"{kernels.CODES[tensor.dtype.name]}{tensor.shape.num_elements()}" for tensor in tensors]
@@ -69,15 +68,11 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """Return the same numbers, as a tensor that XLA computes before it computes products with this tensor."""
+    """Return the same tensor. XLA computes it before the products with this tensor."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 
 def attributes(op: Any) -> dict[str, Any]:
-    """Return the attributes `p`, `per_tensor` and `is_batch` of a norm.
-
-    LookupError: the target of the operation is not a function of unified_clip.
-    """
     target = op.get_attr("call_target_name").decode()
     if target != TARGET:
         raise LookupError(f"{NAME} has no derivative and no rule for tf.vectorized_map if its target is {target!r}")
@@ -87,7 +82,9 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels, which TensorFlow does not guarantee. If not, warn once."""
+    """Return whether a compiled program calls the kernels, and warn once if not. TensorFlow does not guarantee the
+    call.
+    """
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

@@ -27,7 +27,7 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register both operations, unless another copy of unified_clip has registered them: TensorFlow would end the
+    """Register both operations. If another copy of unified_clip has registered them, TensorFlow would end the
     process.
     """
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
@@ -40,9 +40,9 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operations compute on these tensors, in the graph that is being traced.
+    """Return whether the operations can compute on these tensors in the current graph.
 
-    Return False under a strategy: its workers may not have imported unified_clip.
+    Return False under a strategy, because its workers might not have imported unified_clip.
     """
     return bool(
         REGISTERED
@@ -57,16 +57,15 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm of order 1 or 2 over all tensors, or a vector with one norm per tensor, in float64."""
     n = _apply(NORM, tensors, p=p, per_tensor=per_tensor)
     n.set_shape([len(tensors)] if per_tensor else [])
     return n
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Return the products of tensors with a coefficient, or a tensor itself if its coefficient is 1.
+    """Multiply tensors by a coefficient. A tensor whose coefficient is 1 is returned unchanged.
 
-    coef: One coefficient for all tensors, or a vector with one for each tensor.
+    coef: One coefficient for all tensors, or a vector with one coefficient for each tensor.
     """
     if is_for_xla():
         # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
@@ -84,7 +83,7 @@ def _apply(
 ) -> Any:
     """Add an operation to the graph, and return its results.
 
-    is_batch: Whether the first axis of each tensor has the members of a batch, each with its own norm.
+    is_batch: Whether the first axis of each tensor has the members of a batch. Each member has its own norm.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes: dict[str, Any] = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
@@ -101,7 +100,8 @@ def _apply(
 def register(norm_by_operations: NormByOperations) -> None:
     """Register the derivatives of the operations, and their rules for `tf.vectorized_map`.
 
-    norm_by_operations: Computes a norm by TensorFlow's operations. Its arguments: tensors, p and `per_tensor`.
+    norm_by_operations: A function that computes a norm by TensorFlow's operations. Its arguments are (tensors, p,
+    per_tensor).
     """
 
     def by_operations(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool) -> Scalar:
@@ -149,7 +149,6 @@ def register(norm_by_operations: NormByOperations) -> None:
 
 
 def _attributes(op: Any) -> dict[str, Any]:
-    """Return the attributes `p`, `per_tensor` and `is_batch` of an operation for norms."""
     if op.type == kernel_custom_call.NAME:
         return kernel_custom_call.attributes(op)
     return {name: op.get_attr(name) for name in ("p", "per_tensor", "is_batch")}
@@ -162,7 +161,7 @@ def _stacked_inputs(loop: Any) -> list[Tensor]:
 
 
 def _with_first_axes(tensor: Tensor, lengths: Tensor, *, replaced: int) -> Tensor:
-    """Return a tensor whose first `replaced` axes are reshaped to axes of these lengths."""
+    """Reshape the first `replaced` axes of a tensor to axes of these lengths."""
     return tf.reshape(tensor, tf.concat([lengths, tf.shape(tensor)[replaced:]], axis=0))
 
 
@@ -175,7 +174,7 @@ def _derivatives(
 
 
 def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
-    """Return the same as `UnifiedClipScale`, by TensorFlow's operations.
+    """Return the results of `UnifiedClipScale`, computed by TensorFlow's operations.
 
     is_batch: Whether all inputs have a first axis for the members of a batch.
     """

@@ -13,7 +13,9 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """The device path of TensorFlow. It defines the derivative of norms per tensor, which the kernels compute."""
+    """The device path of TensorFlow. TensorFlow's operations define the derivatives of norms that the kernels
+    compute.
+    """
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
