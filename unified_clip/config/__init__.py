@@ -1,1 +1,1 @@
-"""The clip configuration for every framework and trainer: `clip_config.py` has `unified_clip.ClipConfig`."""
+"""The clip configuration for every framework and trainer, `unified_clip.ClipConfig`."""

@@ -1,4 +1,4 @@
-"""The table `adaptive` of a configuration: the rules of `unified_clip.adaptive`, by name."""
+"""The table `adaptive` of a configuration, which chooses an adaptive rule and its settings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from .fields import ConfigModel, Finite
 
 
 class AdaptiveTable(ConfigModel):
-    """The table `adaptive` of a configuration: the name and the settings of an adaptive rule."""
-
     rule: Any
 
     @model_validator(mode="after")
@@ -32,9 +30,8 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Whether the rule has a threshold for each tensor, or for each unit of a tensor.
-
-        Other rules have one threshold, for the total norm.
+        """Whether the rule has a threshold per tensor or per unit of a tensor, instead of one threshold for the total
+        norm.
         """
         return self.rule in PER_TENSOR
 
@@ -43,13 +40,13 @@ class AdaptiveTable(ConfigModel):
         return bool(self.rule != "agc")
 
     def make(self) -> Rule | AdaGC | AGC:
-        """Return the rule of `unified_clip.adaptive` with these settings. ValueError: a setting is out of range."""
+        """Return the rule with these settings. Raise ValueError if a setting is out of range."""
         settings = self.data()
         return RULES[settings.pop("rule")](**settings)
 
     @property
     def meaning(self) -> Self:
-        """This table in a form that is equal for all tables with the same effect."""
+        """This table in a normal form, to compare tables by their effect."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -62,10 +59,7 @@ class AdaptiveTable(ConfigModel):
 
 
 def _table(name: str) -> type[AdaptiveTable]:
-    """Return a pydantic model for the table `adaptive` of one rule. Its keys are the fields of the rule's class.
-
-    name: The name of the rule in `RULES`, such as zclip.
-    """
+    """Return a pydantic model of the table for one rule, such as zclip. Its keys are the fields of the rule's class."""
     rule = RULES[name]
     hints = get_type_hints(rule)
     types: dict[Any, Any] = {float: Finite}
@@ -78,14 +72,12 @@ def _table(name: str) -> type[AdaptiveTable]:
 
 
 Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator="rule")]  # noqa: UP007
-"""The type of the key `adaptive`."""
 
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the method `_clip` of `Clipper` with a lock, so that another thread cannot replace the states meanwhile.
+    """Decorate `Clipper._clip` with a lock, so that no other thread replaces the adaptive states during a clip.
 
-    There is no lock if the caller passes `states`, or if no rule has a state. With gradients on several ranks, there is
-    no lock either, because the ranks may be threads that wait for each other.
+    With gradients on several ranks, there is no lock, because the ranks can be threads that wait for each other.
     """
 
     @wraps(clip)
@@ -102,11 +94,11 @@ def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 States = dict[str, state.State]
-"""The state of each adaptive rule, by the name of its group, or '' for the parameters in no group."""
+"""The state of each adaptive rule, by the name of its group. The name is '' for parameters in no group."""
 
 
 class AdaptiveStates:
-    """The states of the adaptive rules of a configuration, by the name of the group. The rule agc has no state."""
+    """The states of a configuration's adaptive rules, by group. The rule agc has no state."""
 
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables
@@ -114,17 +106,16 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether a state has a number for each entry of a clip call, including entries without a gradient."""
+        """Whether a state has a number for each entry of a clip call, even for entries without a gradient."""
         self.lock = threading.RLock()
-        """A clip holds this lock until the clip has replaced `current`."""
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places`, the index of each gradient in the call, if the rule adagc needs it.
+        """Set `gradients.places`, the index of each gradient in the call, if the rule adagc needs the indices.
 
-        Return False if these indices are unknown. The caller then has to collect the gradients one by one.
-        gradients: Gradients that were collected in one pass. entries: The entries of the call: parameters if
-        `on_parameters` is set, else gradients.
+        Return False if the indices are unknown. The caller then collects the gradients one by one.
+
+        entries: The entries of the call, which are parameters if `on_parameters` is set, otherwise gradients.
         """
         if not self.need_places:
             return True
@@ -143,11 +134,12 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return a group's threshold for the next clip. name: The name of the group. '': the parameters in no group.
+        """Return the threshold of a group for the next clip.
 
-        The rule adagc has a threshold for each gradient, and agc has a threshold for each unit of a gradient.
-        states: The current states. limit: The largest threshold. count: The number of gradients in the clip call,
-        including those that are None.
+        For the rule adagc, this is a threshold per gradient. For agc, it is a threshold per unit of a gradient.
+
+        limit: The largest threshold.
+        count: The number of gradients in the call, including None.
         """
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
@@ -157,11 +149,9 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. A state of the rule adagc gets an entry for each gradient of a clip call.
+        """Return the current states. A state of adagc then has an entry for each gradient of a call.
 
-        counts: For each state, the number of gradients in the call, including those that are None.
-
-        ValueError: a state has entries for a different number of gradients.
+        counts: For each state, the number of gradients in the call, including None.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
@@ -169,10 +159,9 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return {group name: state} from the packed tensors, one for each state. A tensor in a graph or on a
-        device stays packed.
+        """Return the states by group name, from one packed tensor per state.
 
-        ValueError: the tensors are states of other adaptive rules, or of rules with other settings.
+        Tensors in a graph or on a device stay packed. Raise ValueError if the tensors are from other rules or settings.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
@@ -192,17 +181,13 @@ class AdaptiveStates:
         }
 
     def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
-        """Return each state as one packed tensor, in the order of `states`."""
         return [
             backend.from_state(state.flatten(self._rules[name], each)) if isinstance(each, dict) else each
             for name, each in states.items()
         ]
 
     def save(self, states: States) -> dict[str, Any]:
-        """Return the states as plain data for a file, by group name.
-
-        `save` first reads packed states from the device.
-        """
+        """Return the states as plain data for a file, by group name."""
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each)
@@ -210,10 +195,9 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by the states in `data`, which `save` returned.
+        """Replace the current states by data from `save`.
 
-        ValueError: `data` is not from `save`, or comes from a configuration with other groups, rules or settings (such
-        as `window`). The current states then stay unchanged.
+        Raise ValueError, and change nothing, if the data is from a configuration with other groups, rules or settings.
         """
         if not isinstance(data, dict):
             raise ValueError(

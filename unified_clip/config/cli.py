@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_parsers(commands: Any) -> Any:
     """Add `config import` and `config export` to the command line.
 
-    Return argparse's subparsers object of `config`, to which the caller can add more commands such as `config check`.
+    Return the subparsers of `config`, so that the caller can add more commands.
     """
     config = commands.add_parser(
         "config",
@@ -103,7 +103,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _fits_every_family(config: ClipConfig) -> bool:
-    """Return whether the key family has no effect on a configuration, for example because the threshold is inf."""
+    """Return whether the key family has no effect, for example because the threshold is inf."""
     from .families import family_difference
     from .schema import FAMILIES
 

@@ -91,11 +91,11 @@ class ClipConfig(OutcomeProperties, Settings):
     __copy__ = __deepcopy__
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with these changes, validated like any other configuration.
+        """Return a validated copy with these changes.
 
         Args:
             update: The new values by key.
-            deep: Has no effect: a copy shares nothing with the original.
+            deep: Has no effect, because a copy shares nothing with the original.
 
         Raises:
             ConfigError: A key or a value is wrong.
@@ -390,8 +390,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             optimizer: The next transformation. Required with nonfinite = "skip", which leaves the optimizer's state
                 unchanged when a step is skipped. None: put the result into `optax.chain` before the optimizer.
-            process_group: For `pmap` and similar, where arrays carry no sharding. Pass None if each device has complete
-                updates, as after `pmean`, else the names of the axes along which updates are sharded (see docs/jax.md).
+            process_group: For `pmap` and similar functions (see docs/jax.md). Pass the names of the axes along which
+                updates are sharded. Pass None if each device has complete updates, as after `pmean`.
 
         Raises:
             TypeError: optimizer is not an optax.GradientTransformation. Or, in a compiled graph, nonfinite is "raise".

@@ -30,7 +30,7 @@ from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step,
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""`rate` covers this many of the last clips."""
+"""The number of recent clips that `rate` covers."""
 
 
 class Clipper:
@@ -42,8 +42,8 @@ class Clipper:
             integration, a function from a `Leaf` to its name. None: the names in the call, or the framework's names.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership.
-        unmatched: Advice in the warning about a pattern that matches no name. Pass it if calls may lack parameters: the
-            warning then comes at the first call without new names. "": each call has all parameters.
+        unmatched: Advice for the warning about a pattern that matches no name. Pass it if a call can lack some
+            parameters. The warning then waits for a call without new names.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
@@ -81,7 +81,7 @@ class Clipper:
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the constructor's arguments and `state_dict()`. A copy or a pickle has no last outcome."""
+        """Return the state for a pickle, which does not include the last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -94,9 +94,9 @@ class Clipper:
         return copied
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+        """Return the step and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-        This waits until the device has computed the states.
+        The call waits until the device has computed the states.
         """
         with self._adaptive.lock:
             step, current = self._step, dict(self._adaptive.current)
@@ -108,7 +108,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`, which `state_dict` returned, here or on another framework.
+        """Continue from a state that `state_dict` returned, here or on another framework.
 
         Raises:
             ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
@@ -118,52 +118,28 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Add names of parameters that a call may lack. A pattern that matches one of these names causes no warning."""
+        """Add names of parameters that a call can lack, so that patterns for these names cause no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
-        """Clip gradients in any container of tensors and None. Return the same kind of container.
-
-        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
-        ranks share the gradients, each of these ranks has to make this call.
-
-        Args:
-            grads: Gradients of any framework.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
-            parameters: The parameters, in a container like the gradients. Only the adaptive rule agc needs it.
-
-        Raises:
-            TypeError: An entry is not a gradient. Or patterns need names, and a gradient has none. Or agc gets no
-                `parameters`. Or a compiled graph would have to count steps, or keep the state of an adaptive rule.
-            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
-                rule adagc gets a different number of gradients than before.
-            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
-        """
+        """Clip gradients in any container, as `ClipConfig.__call__` does."""
         return entry.run(Clipper._call, self, grads, step, parameters)
 
     def _call(self, grads: Any, step: Any, parameters: Any) -> Any:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return the current states of the adaptive rules, as one packed tensor each, to begin an optimizer's state.
+        """Return the packed states of the adaptive rules, to begin an optimizer's state.
 
-        counts: For each state, the number of gradients in a clip call, including those that are None.
-
-        ValueError: a state has entries for a different number of gradients.
+        counts: For each state, the number of gradients in a clip call, including None.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
-        """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.
+        """Clip gradients, and return them with the outcome as tensors that an optimizer's state can keep.
 
-        step: The step for a schedule. None: count the calls. parameters: The parameters, for the adaptive rule agc.
         states: One packed tensor for each adaptive rule with a state. These tensors and `step` may be traced.
-
-        TypeError: an entry is not a gradient, a gradient has no name but patterns need it, or agc gets no `parameters`.
-        Or nonfinite is "raise" in a compiled graph.
-        ValueError: the states belong to other adaptive rules, or `step` is below 0 or has several elements.
-        NonFiniteNormError: the norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._traced, self, grads, step, states, parameters)
 
@@ -197,21 +173,7 @@ class Clipper:
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip gradients in place, or remove them if `nonfinite` skips the step. Return the total norm before clipping.
-
-        If ranks share the gradients, each of these ranks has to make this call.
-
-        Args:
-            parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
-
-        Raises:
-            TypeError: An entry is neither None nor a floating-point tensor. Or patterns need names, and a parameter has
-                none. Or agc gets no parameters.
-            ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
-                Or ranks make different calls, or the rule adagc gets a different number of gradients than before.
-            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
-        """
+        """Clip gradients in place, as `ClipConfig.clip_` does."""
         return entry.run(Clipper._clip_, self, parameters, step)
 
     def _clip_(self, parameters: Any, step: Any) -> Tensor:
@@ -237,20 +199,7 @@ class Clipper:
         return outcome.norm
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients in (parameter, gradient) tuples. Return a list of tuples with the clipped gradients.
-
-        If ranks share the gradients, each of these ranks has to make this call.
-
-        Args:
-            params_grads: The tuples. A gradient may be None.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
-
-        Raises:
-            TypeError: An entry is no (parameter, gradient) tuple. Or patterns need names, and a parameter has none.
-            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
-                rule adagc gets a different number of gradients than before.
-            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
-        """
+        """Clip the gradients in (parameter, gradient) tuples, as `ClipConfig.pairs` does."""
         return entry.run(Clipper._pairs, self, params_grads, step)
 
     def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
@@ -262,7 +211,7 @@ class Clipper:
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip. NothingClippedError: there was none."""
+        """The outcome of the last clip. Before the first clip, reading it raises NothingClippedError."""
         if self._last is None:
             raise NothingClippedError(
                 "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you clip by the "
@@ -272,7 +221,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Only known effects count. None if none is known."""
+        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect do not count."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -290,7 +239,10 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (list of all gradients, writer, range of each part in the list), or None to use `Leaf`s."""
+        """Collect all gradients in one list, without a `Leaf` for each. Return None if this is not possible.
+
+        Return (gradients, writer, range of each part of the configuration).
+        """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -323,7 +275,7 @@ class Clipper:
         *,
         differentiable: bool,
     ) -> tuple[list[Any], Outcome]:
-        """Return (clipped gradients, outcome). Excluded gradients are unchanged. In a skipped step, all are None."""
+        """Return (clipped gradients, outcome). If the step is skipped, all gradients are None."""
         members = Tree(self._selection.group_leaves(leaves), list)
         gradients, writer = from_tree(
             backend, members, reuse_unchanged=True, differentiable=differentiable, parameters=leaves, **self._options
@@ -347,12 +299,11 @@ class Clipper:
         *,
         count: int = 0,
     ) -> Outcome:
-        """Clip gradients, and keep the outcome as `last`.
+        """Clip gradients, and keep the outcome as `last`. Outside a compiled graph, also count the step.
 
-        Outside a graph, also count the step. Without `states`, keep the new states of the adaptive rules, too.
-        ranges: The range of each part of the configuration in `gradients`. states: The states of the adaptive rules, if
-        the caller keeps them. count: The number of gradients in the call, including None. 0: no gradient is None.
-        TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.
+        ranges: The range of each part of the configuration in `gradients`.
+        states: The states of the adaptive rules, if the caller keeps them.
+        count: The number of gradients in the call, including None. 0 means that no gradient is None.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
         current = self._adaptive.current if states is None else states
@@ -394,7 +345,7 @@ class Clipper:
         return outcome
 
     def _advance_states(self, states: States, outcome: Outcome) -> None:
-        """Replace states of adaptive rules by the states after a clip. A group without a gradient keeps its state."""
+        """Replace adaptive states by the states after a clip. A group without gradients keeps its state."""
         for title, norms in zip(self._titles, outcome.norms, strict=True):
             if norms and norms[0].state is not None:  # all norms of a group have the same state
                 states[title] = norms[0].state

@@ -1,4 +1,4 @@
-"""Bound the difference between the results of two configurations that are equal except for `family` and `eps`."""
+"""Bound the difference between two configurations that are equal except for `family` and `eps`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""A ramp rounds its threshold to float32. Rounding makes it smaller by this factor at most."""
+"""The smallest factor by which rounding to float32 can change the threshold of a ramp."""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -29,33 +29,31 @@ INFINITE = (
 
 @dataclass(frozen=True)
 class FamilyDifference:
-    """The difference between the results of two configurations that are equal except for `family` and `eps`."""
+    """How much the results of two configurations differ if only `family` or `eps` differ."""
 
     relative: float
-    """The largest relative difference of the two coefficients before rounding, over all norms.
+    """The largest relative difference of the two coefficients before rounding, rounded up to two digits.
 
-    This number is rounded up to two significant digits. It is 0 only if the coefficients are the same."""
+    It is 0 only if the coefficients are the same.
+    """
 
     differs_if_infinite: bool
-    """Whether the results differ if the norm is infinite."""
+    """Whether the results differ for an infinite norm."""
 
     sentence: str
     """The difference in words, for the user."""
 
     @property
     def same(self) -> bool:
-        """Return whether both configurations have the same effect."""
         return not self.relative and not self.differs_if_infinite
 
 
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
-    """Return the difference between the results of two configurations that are equal except for `family` and `eps`.
+    """Return the difference between two configurations, or None if they differ in more than `family` and `eps`.
 
-    Return None if the configurations differ in any other setting.
-
-    Let c be the threshold, n the norm, and e1 < e2 the two eps. The coefficients min(1, c / (n + e1)) and
-    min(1, c / (n + e2)) differ by at most (e2 - e1) / (n + e2), relative to the larger one. They differ only if
-    n > c - e2. The difference is largest if n is c - e1, or 0 if c is smaller than e1.
+    Let c be the threshold, n the norm, and e1 < e2 the two eps. The coefficients min(1, c / (n + e1)) and min(1, c / (n
+    + e2)) differ by at most (e2 - e1) / (n + e2), relative to the larger one. They differ only if n > c - e2. The
+    difference is largest if n is c - e1, or 0 if c is smaller than e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -76,16 +74,13 @@ Pair = tuple[ClipRule, ClipRule]
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the difference of the two rules' eps, computed from their decimal digits: exactly 1e-6 for 1e-6 and 0."""
+    """Return the difference of two eps from their decimal digits, which is exactly 1e-6 for 1e-6 and 0."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
 
 def _largest_difference(pair: Pair) -> Decimal:
-    """Return the largest relative difference of two rules' coefficients, rounded up to two significant digits.
-
-    Return 0 if both rules have the same eps, or the threshold is always 0.
-    """
+    """Return the largest relative difference of two rules' coefficients, rounded up to two digits."""
     gap, threshold = _eps_gap(pair), _smallest_threshold(pair[0])
     if not gap or threshold is None:
         return Decimal(0)
@@ -94,9 +89,8 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold of a rule at any step. For an adaptive threshold, return 0.
-
-    Return None if the threshold is always 0, which makes all gradients 0. Ignore values of 0 in a piecewise schedule.
+    """Return the smallest threshold at any step, or None if the threshold is always 0. An adaptive threshold counts as
+    0.
     """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
@@ -125,8 +119,5 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return a number of 0 or more as a float.
-
-    Only 0 becomes 0.0: a number below the smallest positive float is rounded up.
-    """
+    """Return a number of 0 or more as a float, which is 0.0 only for 0."""
     return max(float(number), math.ulp(0)) if number else 0.0

@@ -14,19 +14,19 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys, and values of another type, are errors.
+    """The base class of all tables of a configuration. Unknown keys and values of another type are errors.
 
-    A number in quotes is also an error, except "inf" and "-inf", which JSON needs.
+    The texts "inf" and "-inf" are accepted as numbers, because JSON has no infinities.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that the user set, as plain data. Keys that are None are left out."""
+        """Return the keys that the user set, without keys that are None."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a private attribute. ConfigError: the attribute is public, because settings cannot be changed."""
+        """Set a private attribute. Public attributes are settings, which cannot be changed."""
         if not name.startswith("_"):
             raise self._unchangeable(name)
         super().__setattr__(name, value)
@@ -48,7 +48,7 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error about one key, which a validator of a whole model can raise.
+    """Return an error about one key, which the validator of a whole model can raise.
 
     keys: The path of the key, such as `["groups", 0, "min"]`.
     """
@@ -56,10 +56,7 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. Also accept NumPy's scalars, and the texts "inf" and "-inf", which JSON needs.
-
-    ValueError: the value is not a number, or too large for a float. The error's message has only the remedy.
-    """
+    """Return a number as a float. NumPy's scalars and the texts "inf" and "-inf" are accepted, too."""
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -78,7 +75,7 @@ def _reads_as_number(value: Any) -> bool:
 
 
 def _as_json(number: Any) -> Any:
-    """Return "inf" or "-inf" for an infinite number, for which pydantic writes null. Return other values unchanged."""
+    """Return infinities as text, because pydantic would write null for them."""
     return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
@@ -87,8 +84,9 @@ def _number_field(
 ) -> Any:
     """Return a pydantic type for the numbers for which `accepts` returns True.
 
-    remedy: The error message for numbers that are not accepted, such as "give a number above 0". strings: Texts that
-    the JSON Schema also allows, such as "inf", because JSON has no infinities. schema: More keys of the JSON Schema.
+    remedy: The error message for other numbers, such as "give a number above 0".
+    strings: Texts that the JSON Schema also allows, such as "inf".
+    schema: More keys of the JSON Schema.
     """
 
     def checked(value: Any) -> float:

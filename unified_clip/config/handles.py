@@ -1,4 +1,4 @@
-"""Import the modules of `unified_clip.integrations` that make optimizers clip, and use their functions."""
+"""Helpers for the integrations that make optimizers clip."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ NO_HASH = (
 
 
 def without_hash(config: object) -> int:
-    """Raise TypeError: a configuration cannot be a key, or an argument of `jax.jit` by itself."""
+    """Raise TypeError, because a configuration cannot be the key of a dict or an argument of `jax.jit`."""
     raise TypeError(NO_HASH.format(name=type(config).__name__))
 
 
 def integration(module: str) -> Any:
-    """Import a module of `unified_clip.integrations`, and with it the module's framework. Return the module."""
+    """Import and return a module of `unified_clip.integrations`. The import also imports the module's framework."""
     return importlib.import_module(f"unified_clip.integrations.{module}")
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Return `make(names)`, an object that makes an optimizer clip. Check its patterns against all of `names`.
+    """Return `make(names)`, an object that makes an optimizer clip, and check its patterns against all names.
 
-    The optimizer may have only some of these parameters.
     names: A model, its `named_parameters()`, a dict of name to parameter, a model or layer of Keras, or None.
     """
     names = as_mapping(names)

@@ -1,4 +1,4 @@
-"""`ClipOutcome`: the norm, coefficient and other numbers of a clip. The first use of a number waits for the device."""
+"""The outcome of a clip: its norm, its coefficient and other numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients and the outcome of the clip as 0-d tensors, which a compiled graph can return."""
+    """Clipped gradients, and the outcome as 0-d tensors that a compiled graph can return."""
 
     gradients: Any
     norm: Tensor
@@ -24,7 +24,7 @@ class Traced(NamedTuple):
     """The smallest clip coefficient."""
 
     finite: Tensor
-    """1 if the total norm and the norms of all parts are finite, else 0."""
+    """1 if the total norm and the norms of all groups are finite, else 0."""
 
     states: list[Tensor]
     """The packed states of the adaptive rules after this clip."""
@@ -35,29 +35,29 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at this step, or c for bounds of -c and c. None for the rule `none`, for other bounds, for the
-    adaptive rules adagc and agc, and for a schedule if the step is a tensor of a compiled graph."""
+    """The threshold at this step, or c for bounds of -c and c.
+
+    It is None for other bounds, and for the rules none, adagc and agc. It is also None for a schedule if the step is a
+    tensor of a compiled graph.
+    """
 
     norm: float | None
     """The group's total norm before the clip. None for the rules `value` and `norm`."""
 
     coef: float | None
-    """The clip coefficient. For the rule `norm`, the smallest one. None for the rule `value` or a skipped step."""
+    """The clip coefficient, or the smallest one for the rule `norm`. None for the rule `value` or a skipped step."""
 
     clipped: bool | None
-    """Whether a gradient changed.
-
-    None if the step was skipped, or if this is unknown, as for bounds other than -c and c.
-    """
+    """Whether a gradient changed, or None if this is unknown or the step was skipped."""
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
 
 
 class ClipOutcome:
-    """The outcome of one clip. `print(outcome)` prints it in one line. Reading the first number waits for the device.
+    """The outcome of one clip. `print(outcome)` prints it in one line.
 
-    RuntimeError: a number is read after a clip inside a compiled graph.
+    Reading the first number waits for the device. After a clip inside a compiled graph, it raises RuntimeError.
     """
 
     def __init__(
@@ -107,15 +107,16 @@ class ClipOutcome:
     def norm(self) -> float:
         """The total norm before the clip, over all included gradients.
 
-        Its `norm_type` is that of the configuration if rule is "global_norm" and there are no groups, else 2.
+        It is a 2-norm, except for the rule "global_norm" without groups, which has the `norm_type` of the
+        configuration.
         """
         return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after clipping. None if it is unknown, as for clips by value, or if the step was skipped.
+        """The total norm after the clip, or None if it is unknown or the step was skipped.
 
-        0 if all gradients became 0 because the norm was not finite.
+        After a clip by value, for example, it is unknown.
         """
         if self.skipped:
             return None
@@ -130,7 +131,7 @@ class ClipOutcome:
 
     @property
     def coef(self) -> float | None:
-        """The smallest clip coefficient, in float64. 1 if nothing was scaled, None if the step was skipped.
+        """The smallest clip coefficient, in float64. It is 1 if nothing was scaled, and None if the step was skipped.
 
         Clips by value do not count, because they have no coefficient.
         """
@@ -139,38 +140,39 @@ class ClipOutcome:
 
     @property
     def clipped(self) -> bool | None:
-        """Return whether any gradient changed, or None if it is unknown or the step was skipped."""
+        """Whether any gradient changed, or None if this is unknown or the step was skipped."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """The outcome of each group, in a dict by name. The key '' is for all parameters that are in no group."""
+        """The outcome of each group by name. The key '' is for all parameters in no group."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norm of each gradient by name, or by position without names. NaN comes first, then the largest norm.
+        """The norm of each gradient by name, or by position without names, from the largest to the smallest.
 
-        The dict is empty if the clipper was made without `details=True`.
+        NaN comes first. The dict is empty if the clipper was made without `details=True`.
         """
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements. None if the norm is not finite and the elements were not counted."""
+        """The number of NaN elements, or None if the norm is not finite and the elements were not counted."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements. None if the norm is not finite and the elements were not counted."""
+        """The number of infinite elements, or None if the norm is not finite and the elements were not counted."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
+        """Return `grad_norm` (before the clip), `grad_norm_clipped` and `clip_coef`, for logs. Unknown numbers are left
+        out.
 
-        Numbers that are unknown are left out. `prefix`: the text before each name, such as "train/".
+        prefix: The text before each name, such as "train/".
         """
         return metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
@@ -185,10 +187,7 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Return whether a norm was not finite, so that `nonfinite = "zero"` set all gradients to 0.
-
-        Gradients of excluded parameters stay unchanged.
-        """
+        """Whether a norm was not finite, so that `nonfinite = "zero"` set all gradients to 0."""
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
@@ -205,10 +204,7 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether an element of a group exceeds the threshold or a bound, or None if it is unknown.
-
-        index: The index of the group in the configuration. The last index is for the parameters in no group.
-        """
+        """Return whether an element of a group exceeds its threshold or bound, or None if this is unknown."""
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -222,30 +218,29 @@ class OutcomeProperties:
     """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `_clipper`."""
 
     _clipper: Any
-    """A `Clipper`."""
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip. NothingClippedError: there was none."""
+        """The outcome of the last clip. Before the first clip, reading it raises NothingClippedError."""
         outcome: ClipOutcome = self._clipper.last
         return outcome
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Only known effects count. None if none is known."""
+        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect do not count."""
         rate: float | None = self._clipper.rate
         return rate
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+        """Return the step and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-        This waits until the device has computed the states.
+        The call waits until the device has computed the states.
         """
         state: dict[str, Any] = self._clipper.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`, which `state_dict` returned, here or on another framework.
+        """Continue from a state that `state_dict` returned, here or on another framework.
 
         Raises:
             ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
@@ -260,7 +255,7 @@ def in_words(
     clipped: bool | None,
     skipped: bool = False,
 ) -> str:
-    """Return the outcome of a clip in a few words, such as "norm 5, clipped to 1 (coefficient 0.2)"."""
+    """Return the outcome of a clip in words, such as "norm 5, clipped to 1 (coefficient 0.2)"."""
     if skipped:
         effect = "the step is skipped"
     elif clipped is None:
@@ -274,7 +269,7 @@ def in_words(
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
-    """Return the numbers as a dict by their names in logs, after `prefix`. Numbers that are None are left out."""
+    """Return the numbers by their names in logs, without numbers that are None."""
     numbers = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
     return {prefix + name: value for name, value in numbers.items() if value is not None}
 
@@ -284,10 +279,7 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold of a rule, or c for bounds of -c and c.
-
-    Return None for other bounds, for an adaptive threshold, and for a threshold that a compiled graph computes.
-    """
+    """Return the threshold of a rule, or c for bounds of -c and c, or None if there is no such number."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold | OwnThresholds) else part.threshold
@@ -298,26 +290,23 @@ class _Numbers(NamedTuple):
 
     total: float
     norms: list[list[tuple[float, float]]]
-    """For each part of the configuration, a list with a (norm, coefficient) tuple for each of its norms."""
+    """The (norm, coefficient) tuples of each part of the configuration."""
 
     greatest: list[float | None]
-    """For each part with the rule `value`, the largest magnitude of an element. None for other parts."""
+    """The largest magnitude of an element, for each part with the rule `value`."""
 
     each: list[float]
     """The norm of each gradient, for `details`."""
 
     counts: list[float] | None
-    """[number of NaN elements, number of infinite elements]. None if they were not counted."""
+    """[number of NaN elements, number of infinite elements], or None if they were not counted."""
 
     thresholds: list[float | None]
-    """For each part, its adaptive threshold. None if the threshold of the part is not adaptive."""
+    """The adaptive threshold of each part. None if the part has another threshold."""
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome. The device may still be computing them.
-
-    This object does not keep the gradients in memory.
-    """
+    """The numbers of an outcome, which the device might still be computing. Gradients are not kept in memory."""
 
     def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
         self._late: list[tuple[Path, Scalar]] = []
@@ -342,10 +331,7 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """If a scalar is on the host, return its number. Otherwise, add the scalar to `_late`, and return a function.
-
-        The function takes the numbers of all scalars in `_late`, and returns the number of this scalar.
-        """
+        """Return a number that is on the host. For a number on a device, return a function that looks it up later."""
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
         if path.on_host:
@@ -371,9 +357,9 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Replace each function in nested lists of numbers and functions by its result. Return the new lists.
+    """Replace each function in nested lists by its result.
 
-    late: The argument to pass to the functions: the numbers that the device has computed, by index.
+    late: The numbers that the device has computed, by index.
     """
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]

@@ -82,7 +82,7 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
     """Return the threshold at a step as a scalar. The threshold of a ramp is rounded to float32.
 
-    step: A number, or a tensor with one element. xp: The scalar functions of the tensor's framework.
+    xp: The scalar functions of the framework of `step`.
     """
     step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):

@@ -72,7 +72,7 @@ class Clipping(ConfigModel):
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """Return the value of a constant schedule. Return any other threshold unchanged."""
+        """Replace a constant schedule by its value."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
@@ -113,7 +113,7 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Return whether eps is set, and differs from the eps of the family. False for the rules "none" and "value"."""
+        """Whether eps is set and differs from the eps of the family."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
@@ -123,11 +123,9 @@ class Clipping(ConfigModel):
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
-        """Return the rule as a `ClipRule`, as the functions of `_core` need it.
+        """Return the rule as a `ClipRule` for the functions of `_core`.
 
-        The rule "none" becomes a global norm without a threshold. For "value", a number c as the threshold becomes the
-        bounds -c and c.
-        threshold: The threshold at the current step: a number, or an object that computes it later.
+        threshold: The threshold at the current step, as a number or as an object that computes it later.
         """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
@@ -141,7 +139,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. It inherits unset keys from the configuration (see `_inherited`)."""
+    """A group of parameters with its own rule. Keys that a group does not set are inherited from the configuration."""
 
     name: Name
     include: Patterns
@@ -165,7 +163,8 @@ class Provenance(ConfigModel):
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
     """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by the rule.
 
-    This field is not saved: a clip by the saved configuration follows the rule."""
+    This field is not saved, because clips by the saved configuration follow the rule.
+    """
 
 
 class Settings(Clipping):
@@ -195,7 +194,7 @@ class Settings(Clipping):
     @model_validator(mode="wrap")
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate. Each group also gets the keys that it inherits from the configuration (see `_inherited`).
+        """Validate the data, and give each group the keys that it inherits (see `_inherited`).
 
         `model_fields_set` of a group has only its own keys, so that a copy or a file inherits the other keys again.
         """
@@ -229,27 +228,26 @@ class Settings(Clipping):
 
     @property
     def has_schedule(self) -> bool:
-        """Return whether a threshold depends on the step."""
         return any(isinstance(part.threshold, ConfigModel) for part in self.parts)
 
     @property
     def is_adaptive(self) -> bool:
-        """Return whether a threshold depends on the norms of earlier clips."""
+        """Whether a threshold depends on the norms of earlier clips."""
         return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
 
     @property
     def needs_places(self) -> bool:
-        """Return whether the state of an adaptive rule has a number for each parameter, also without a gradient."""
+        """Whether the state of an adaptive rule has a number for each parameter, even without a gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
     def needs_parameters(self) -> bool:
-        """Return whether a threshold depends on the values of parameters."""
+        """Whether a threshold depends on the values of parameters."""
         return any(part.adaptive is not None and not part.adaptive.has_state for part in self.parts)
 
     @property
     def allows_one_list(self) -> bool:
-        """Return whether a clip can collect its gradients as one list. This is faster than an object per gradient."""
+        """Whether a clip can collect its gradients as one list, which is faster than an object per gradient."""
         needs_leaves = any(
             part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite == "zero")
             for part in self.parts
@@ -263,7 +261,7 @@ class Settings(Clipping):
 
     @property
     def not_finite(self) -> str:
-        """What the trainer of an imported file does with steps whose norm is not finite. '' if it applies the rule."""
+        """What the imported trainer does with a norm that is not finite, as sentences. '' if it applies the rule."""
         return self.provenance.not_finite if self.provenance else ""
 
     @property
@@ -273,10 +271,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for two configurations with the same effect. It ignores `not_finite`.
-
-        The last entry has the rule of each part.
-        """
+        """A tuple that is equal for configurations with the same effect. The last entry has the rule of each part."""
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)
@@ -290,7 +285,7 @@ class Settings(Clipping):
 
     @property
     def uses_default_family(self) -> bool:
-        """Return whether a rule by norm sets no family, so that the default family applies."""
+        """Whether a rule by norm sets no family, so that the default family applies."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
@@ -304,9 +299,8 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a group, with the keys that it inherits from the configuration.
 
-    A group with another rule than the configuration's inherits only family and eps. It inherits them only if both rules
-    are by norm. A group that sets threshold, adaptive, min or max inherits none of these four. A group that sets a
-    family does not inherit eps.
+    A group with another rule inherits only family and eps, and only if both rules are by norm. A group that sets
+    threshold, adaptive, min or max inherits none of these four. A group that sets a family does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
@@ -321,13 +315,14 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def is_off(settings: Settings) -> bool:
-    """Return whether a configuration clips nothing, neither the parameters of a group nor all other parameters."""
+    """Return whether a configuration clips nothing."""
     return all(map(_is_off, settings.parts))
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether one part of a configuration clips nothing: its rule is "none", or its thresholds or bounds are
-    infinite. An adaptive threshold clips, even if the largest threshold is inf.
+    """Return whether one part clips nothing, because its rule is "none" or its thresholds or bounds are infinite.
+
+    An adaptive threshold clips, even if the largest threshold is inf.
     """
     if part.rule == "none":
         return True
@@ -337,7 +332,6 @@ def _is_off(part: Clipping) -> bool:
 
 
 def json_schema() -> str:
-    """Return the JSON Schema of a clip configuration, for editors."""
     title = f"A clip configuration of unified_clip, version {VERSION}"
     schema = {"$schema": GenerateJsonSchema.schema_dialect, "title": title, **Settings.model_json_schema()}
     schema["properties"]["$schema"] = {"type": "string"}

@@ -1,4 +1,4 @@
-"""Select the group of a configuration that applies to each gradient, by the name of the gradient's parameter."""
+"""Select the group of a configuration for each gradient, by the name of its parameter."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration. Each group is a part. The last part is for all parameters that
-    are in no group. The configuration's own `include` and `exclude` apply to groups, too.
+    """Assigns gradients to the parts of a configuration. Each group is a part, and the last part is for all other
+    parameters.
 
     names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or a function
-    from a `Leaf` to its name. None: the framework's names.
-    unmatched: Advice in the warning about a pattern that matches no name. Pass it if calls may lack parameters: the
-    warning then comes at the first call without new names. '': each call has all parameters.
+        from a `Leaf` to its name. None: the framework's names.
+    unmatched: Advice for the warning about a pattern that matches no name. Pass it if a call can lack some parameters.
+        The warning then waits for a call without new names.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -40,7 +40,7 @@ class ParameterSelection:
         self._seen: dict[str, None] = {}
 
     def declare(self, names: Sequence[str]) -> None:
-        """Add names of parameters that a call may lack. A pattern that matches one of these names causes no warning."""
+        """Add names of parameters that a call can lack, so that patterns for these names cause no warning."""
         self._all_names = [*self._all_names, *names]
 
     def name(self, leaf: Leaf) -> str | None:
@@ -50,10 +50,7 @@ class ParameterSelection:
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the gradients to clip, with their names, in the order of the configuration's parts.
 
-        Leave out excluded gradients, gradients that are None, and gradients of parameters with `need_clip=False`.
-        Patterns that match no name cause a warning (see `_check`).
-
-        TypeError: the configuration selects parameters by name, and a gradient has none.
+        Excluded gradients, None, and gradients of parameters with `need_clip=False` are left out.
         """
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
@@ -63,10 +60,9 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return the list of parameters of each part, and at the end the list of the excluded parameters.
+        """Return the list of parameters of each part, and a last list of the excluded parameters.
 
-        Return None if `parameters` is neither a dict by name nor a list of (name, parameter) tuples. A parameter with
-        several names has the first one. Patterns that match no name cause a warning (see `_check`).
+        Return None if `parameters` is neither a dict by name nor a list of (name, parameter) tuples.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -85,10 +81,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of each part's indices in `gradients`, which have the order of `group_leaves`.
-
-        TypeError: the configuration selects parameters by name, and a gradient has none.
-        """
+        """Return the range of each part in `gradients`, which have the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -103,7 +96,7 @@ class ParameterSelection:
         return self._part_of(name)
 
     def _unnamed(self, leaf: Leaf) -> str:
-        """Return why a gradient has no name, with the remedy: the end of an error message."""
+        """Return the end of an error message: why a gradient has no name, and the remedy."""
         if isinstance(self._names, list | tuple):
             return f"is after the last of the {len(self._names)} `names`. Pass a name for each entry of the call."
         is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
@@ -122,10 +115,7 @@ class ParameterSelection:
         )
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the first group whose patterns match a name, or of the last part if none does.
-
-        Return None if the configuration's own patterns exclude the name.
-        """
+        """Return the index of the part for a name, or None if the configuration excludes the name."""
         if name not in self._part_by_name:
             *groups, (included, excluded) = self._parts
             parts = (index for index, (include, exclude) in enumerate(groups) if include(name) and not exclude(name))
@@ -136,10 +126,7 @@ class ParameterSelection:
     def _check(self, names: Sequence[str]) -> None:
         """Warn once about patterns that match no name, and about groups without parameters.
 
-        If `unmatched` is set, and the names of all parameters are unknown, warn in the first call without new names.
-        Before that call, parameters of other calls, or parameters that have no gradient yet, may match.
-
-        names: The names in a call.
+        If `unmatched` is set, wait for a call without new names, because each call can have more parameters.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -147,7 +134,7 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        """Warn about patterns that match no known name, and groups without parameters. Warn only once."""
+        """Warn about the same patterns and groups as `_check`, without waiting for more calls."""
         names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
         if self._checked or not names:
             return
@@ -168,7 +155,7 @@ class ParameterSelection:
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
         """Return the warning about a pattern that matches no name.
 
-        is_only: Whether it is the only pattern of `include`.
+        is_only: Whether `include` has only this pattern.
         """
         few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         message = f"The pattern {pattern!r} of the configuration matches none of the names"
@@ -180,10 +167,7 @@ class ParameterSelection:
 
 
 def names_in(names: Any) -> list[str]:
-    """Return the names in a model, its `named_parameters()`, a dict of name to parameter, or a list of names.
-
-    None gives [].
-    """
+    """Return the names in a model, its `named_parameters()`, a dict of name to parameter, a list of names, or None."""
     names = as_mapping(names)
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -193,7 +177,7 @@ def names_in(names: Any) -> list[str]:
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
     """Return `names`, a model or a dict of parameters, for a deep copy.
 
-    A model or parameter that was copied already is replaced by its copy in `memo`, the dict of `copy.deepcopy`.
+    memo: The dict of `copy.deepcopy`, which has the models and parameters that were copied already.
     """
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
@@ -201,7 +185,7 @@ def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
 
 
 def consecutive_ranges(lengths: Sequence[int]) -> list[range]:
-    """Return consecutive ranges with these lengths, from 0."""
+    """Return adjacent ranges with these lengths, from 0."""
     ends = itertools.accumulate(lengths)
     return [range(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
@@ -213,7 +197,7 @@ def _dotted(name: str) -> str:
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that returns whether a name matches any of the patterns.
 
-    A name may lack the leading `*.` of a pattern: `*.bias` also matches `bias`. Without patterns, no name matches.
+    The pattern `*.bias` also matches the name `bias`. Without patterns, no name matches.
     """
     if not patterns:
         return lambda name: False

@@ -1,4 +1,4 @@
-"""The step of a clip: a number that the clipper counts, or that the caller passes, or a tensor of a graph."""
+"""The step of a clip, which the clipper counts or the caller passes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Step(NamedTuple):
     """The step at which a call clips."""
 
     value: Any
-    """The step: a whole number, or a tensor of a compiled graph."""
+    """A whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether the clipper counted the step. False: the caller passed `step=`."""
+    """Whether the clipper counted the step. False if the caller passed `step=`."""
 
     @property
     def is_known(self) -> bool:
@@ -30,9 +30,9 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return a step as an int. Also accept NumPy's whole numbers, and tensors that Python can use as an index.
+    """Return a step as an int. NumPy's whole numbers and tensors that can be an index are accepted, too.
 
-    TypeError: the step is not a whole number. The message ends with `remedy`. ValueError: the step is below 0.
+    remedy: The end of the error message for other values.
     """
     try:
         number = None if isinstance(step, bool) else operator.index(step)
@@ -50,10 +50,7 @@ STATE_VERSION = 1
 
 
 def loaded_step(state: Any) -> int:
-    """Return the step in `state`, which `Clipper.state_dict` returned.
-
-    ValueError: `state` is not from `state_dict`, or has another version.
-    """
+    """Return the step in data from `Clipper.state_dict`. Raise ValueError for other data or another version."""
     if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
         raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
     if state["version"] != STATE_VERSION:
@@ -72,8 +69,7 @@ def loaded_step(state: Any) -> int:
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
     """Return the threshold of a rule at a step, or inf if the rule has none.
 
-    For a schedule and a step that is a tensor of a graph, return a `StepThreshold`, which computes the threshold in the
-    graph.
+    For a schedule and a tensor of a graph, return a `StepThreshold`, which computes the threshold in the graph.
     """
     threshold = part.threshold
     if threshold is None:
@@ -87,11 +83,9 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 
 
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
-    """Return the step of a clip call. A tensor outside compiled graphs becomes a number.
+    """Return the step of a clip call. Outside compiled graphs, a tensor becomes a number.
 
-    step: The argument of the call. None: use `counted`, the step that the clipper has counted.
-
-    TypeError, ValueError: the argument is not a whole number of 0 or more, or has several elements.
+    step: The argument of the call. None means `counted`, the step that the clipper has counted.
     """
     entry.break_graph(
         "a clip configuration counts its steps. Clip outside the graph, or by a function of unified_clip.torch"

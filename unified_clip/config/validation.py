@@ -13,10 +13,7 @@ from .schema import VERSION, Settings
 
 
 def settings_data(document: Document) -> dict[str, Any]:
-    """Return the data of a clip configuration, without the key "$schema".
-
-    ConfigError: the configuration is invalid, has a key twice, or is for a later release.
-    """
+    """Validate a clip configuration, and return its data without the key "$schema"."""
     data = document.data
     if not isinstance(data, dict):
         remedy = 'Give keys with values, such as {"rule": "norm", "threshold": 1.0}.'  # both YAML and JSON

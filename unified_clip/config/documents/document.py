@@ -1,4 +1,4 @@
-"""A parsed file, or the files that a trainer merges. It has values by paths of keys, and the line of each key."""
+"""A parsed configuration file, or several merged files, with the line of each key."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Layer(NamedTuple):
 
     document: Document
     at: tuple[Key, ...] = ()
-    """The path of the file's data in the merged document."""
+    """The path of keys in the merged document at which the file's data begins."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed configuration file with its text, or several files that a trainer merges into one configuration."""
+    """A parsed configuration file, or several files that a trainer merges into one configuration."""
 
     name: str
     """The name of the file in messages."""
 
     text: str
     kind: str
-    """toml, yaml, json, or another kind of file that a trainer's format reads, such as python."""
+    """toml, yaml, json, or a kind of file that a trainer's format parses itself, such as python."""
 
     data: Any
-    """The values of the file, or of all merged files. A value that cannot be read from the files is an `Unknown`."""
+    """The values of the file, or of all merged files. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """The line of each path of keys. Empty for toml, yaml and json."""
@@ -43,19 +43,19 @@ class Document:
     """Keys that occur twice in this file. `data` has their last value."""
 
     layers: tuple[Layer, ...] = ()
-    """In a merged document: the merged files, including this one. Keys of later files replace keys of earlier files."""
+    """The files of a merged document, including this one. Later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that were read: this file first, then its base files and other files that it names."""
+        """All files that were read, this file first."""
         paths = [self.path, *(layer.document.path for layer in self.layers)]
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
         """Return (file that sets a key, path of the key in that file).
 
-        For a key that no file sets, return the file and the path of the nearest table around the key. Without such a
-        table, or if this document is not merged from several files, return (this document, `keys`).
+        If no file sets the key, look up the nearest table around the key. Without such a table, return (this document,
+        `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -66,10 +66,7 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key in the file that sets the key.
-
-        If the line is unknown, return the line of the nearest table around the key, or else None.
-        """
+        """Return the line of a key, or of the nearest table around the key. Return None if both lines are unknown."""
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
@@ -81,26 +78,23 @@ class Document:
     def place(self, keys: Sequence[Key], name: str = "") -> str:
         """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
 
-        Unknown parts are left out. If another file sets the key, the text has the name of that file.
-        name: The name of this document in the text. '': leave out the name.
+        name: The name of this document in the text. '' leaves out the name.
         """
         document, line = self.origin(keys)[0], self.line(keys)
         file = name if document.name == self.name else document.name
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
-        """Return an error whose message begins with the place of a key, as `place` returns it.
+        """Return an error whose message begins with the place of a key.
 
-        code: The error code, such as "UC106". '': the code of `ConfigError`.
+        code: The error code, such as "UC106". '' means the code of `ConfigError`.
         """
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys. Return `default` if the key is missing, or a table of the path is null.
+        """Return the value at a path of keys, or `default` if a key is missing or a table on the path is null.
 
-        An index of a list must exist.
-
-        ConfigError: the value cannot be read from the files, or a value on the path is not a table.
+        Raise ConfigError if the value is unknown, or if a value on the path is not a table.
         """
         value = self.data
         for index, key in enumerate(keys):
@@ -124,10 +118,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a path of keys, even to null.
-
-        ConfigError: an unread file may set it, or a table of the path cannot be read.
-        """
+        """Return whether the file sets a key, even to null. Raise ConfigError if an unread file might set the key."""
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):
@@ -141,7 +132,7 @@ class Document:
         return True
 
     def shows(self, *keys: Key) -> bool:
-        """Return whether the document has a path of keys, even if its value is null. Unread files do not count."""
+        """Return whether the document has a key, even with the value null. Unread files are ignored."""
         table = self.data
         try:
             for key in keys:

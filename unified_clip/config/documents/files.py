@@ -19,7 +19,7 @@ PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.p
 
 
 def kind_of(path: Path) -> str:
-    """Return "toml", "yaml" or "json" for the suffix of a path. ConfigError: the path has another suffix."""
+    """Return "toml", "yaml" or "json" for the suffix of a path."""
     if path.suffix.lower() not in DOCUMENT_KINDS:
         raise ConfigError(f"{path}: the suffix is not one of {', '.join(DOCUMENT_KINDS)}. Use one of these.", "UC103")
     return DOCUMENT_KINDS[path.suffix.lower()]
@@ -35,12 +35,9 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. For a text without content, the document has no keys.
+    """Parse TOML, YAML or JSON. A text without content gives a document without keys.
 
     Duplicate keys of YAML and JSON are no error here, because trainers' parsers use the last value.
-    name: The name of the file in messages.
-
-    ConfigError: the text is invalid, or there is no such kind.
     """
     _check_kind(kind)
     try:
@@ -55,7 +52,6 @@ def parse(text: str, kind: str, name: str) -> Document:
 
 
 def dump(data: Any, kind: str) -> str:
-    """Return data as text. `kind`: "toml", "yaml" or "json". ConfigError: another kind."""
     _check_kind(kind)
     if kind == "toml":
         return tomlkit.dumps(data)

@@ -1,4 +1,4 @@
-"""Replace OmegaConf's interpolations, such as `${trainer.clip}`, by the values that they name."""
+"""Replace OmegaConf's interpolations, such as `${trainer.clip}`, by their values."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ from .unknown import PartialTable, Unknown
 
 ADVICE = "Write the value instead, or import the resolved configuration. Hydra prints it with `--cfg job --resolve`."
 LONGEST = 10_000
-"""A text with more characters after replacement becomes an `Unknown`."""
+"""The largest number of characters of a text after replacement. A longer text becomes an `Unknown`."""
 
 MOST_VALUES = 100_000
-"""Data with more values after replacement becomes an `Unknown`.
-
-Interpolations of tables in tables could fill the memory.
-"""
+"""The largest number of values after replacement. Without a limit, interpolations of tables could fill the memory."""
 
 
 def resolve(data: Any) -> Any:
-    """Return data in which each interpolation is replaced by its value.
+    """Replace each interpolation in the data by its value. An interpolation without a value becomes an `Unknown`.
 
-    An interpolation whose value is not in the data becomes an `Unknown`. If the result would have more than MOST_VALUES
-    values, return a single `Unknown`.
+    If the result has more than MOST_VALUES values, return a single `Unknown`.
     """
     resolver = _Resolver(data)
     result = resolver.resolved((), data)
@@ -46,10 +42,7 @@ class _Resolver:
         self.active: set[tuple[Key, ...]] = set()
 
     def resolved(self, path: tuple[Key, ...], value: Any) -> Any:
-        """Return a value with its interpolations replaced. `path`: the path of the value in the data.
-
-        The result is kept, and returned by later calls for the same path.
-        """
+        """Return a value with its interpolations replaced. Results are cached by the path of the value."""
         if path in self.results:
             return self.results[path]
         if isinstance(value, str) and "${" not in value:
@@ -80,13 +73,7 @@ class _Resolver:
             self.active.discard(path)
 
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
-        """Return the value of a text that has interpolations.
-
-        If the text is a single interpolation, its value may have any type. Else the values are inserted into the text.
-
-        _UnknownError: an interpolation is unknown, is escaped, or has no closing brace. Or the result is too long, or a
-        table or a list would be inserted into the text.
-        """
+        """Return the value of a text that has interpolations. A single interpolation can have a value of any type."""
         parts: list[Any] = []
         position = 0
         for match in re.finditer(r"\\*\$\{", text):
@@ -110,10 +97,7 @@ class _Resolver:
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        """Return the value of the key that is named inside `${}`. `path`: the path of the text with the `${}`.
-
-        _UnknownError: the data has no such key, the value is unknown, or a resolver would compute it.
-        """
+        """Return the value of the key `name`, which stands inside `${}` in the text at `path`."""
         if "${" in name:
             name = str(self._replaced(path, name))
         if ":" in name:
@@ -152,10 +136,7 @@ class _Resolver:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the position after the closing brace of an interpolation. `start`: the position after its `${`.
-
-    _UnknownError: the brace is missing.
-    """
+    """Return the position after the closing brace of an interpolation. `start`: the position after `${`."""
     depth = 1
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -165,9 +146,9 @@ def _closing(text: str, start: int) -> int:
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in tables and lists, at all levels. Each table or list counts as a value, too.
+    """Return the number of values at all levels. Tables and lists are values, too.
 
-    counts: The results for tables and lists by `id`. New results are added.
+    counts: The results for tables and lists, by `id`.
     """
     if not isinstance(value, dict | list):
         return 1

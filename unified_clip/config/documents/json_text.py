@@ -11,10 +11,7 @@ from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse JSON. Return (data, duplicate keys).
-
-    UnreadableError: the text is not valid JSON, or a whole number has more than MAX_DIGITS digits.
-    """
+    """Parse JSON. Return (data, duplicate keys)."""
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -35,11 +32,9 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
-    """Return the duplicate keys of JSON text. The YAML parser finds them, with their lines.
+    """Return the duplicate keys of JSON text with their lines, which the YAML parser finds.
 
-    name: A duplicate key, for the error.
-
-    UnreadableError: the YAML parser cannot read the text.
+    name: A duplicate key, for the error message.
     """
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]

@@ -1,4 +1,4 @@
-"""Paths of keys, and values, as text for messages."""
+"""Format paths of keys, and values, for messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Duplicate(NamedTuple):
 
 
 def dotted(keys: Sequence[Key]) -> str:
-    """Return a path of keys as text such as "threshold.start".
+    """Return a path of keys as text, such as "threshold.start" or "groups 2, threshold". List entries count from 1.
 
-    List entries count from 1: "groups 2, threshold", or "entry 2, threshold" if the whole file is a list.
+    If the whole file is a list, the text begins with "entry 2".
     """
     text = ""
     for key in keys:
@@ -33,7 +33,7 @@ def dotted(keys: Sequence[Key]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for messages, shortened to 60 characters. For a huge integer, return "a huge integer"."""
+    """Return a value as text for messages, shortened to 60 characters."""
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # Python does not print integers with thousands of digits

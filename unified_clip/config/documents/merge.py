@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The error if a table stands where the base file has a value that is not a table, and the trainer rejects this.
+    """A table stands where the base file has another value, and the trainer rejects this.
 
     keys: The path of the table.
     """
@@ -22,25 +22,22 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class MergeRules:
-    """A trainer's rules for merging two tables. A table merges into a table. Any other value replaces the old one."""
+    """A trainer's rules for merging two tables."""
 
     delete_key: str = ""
     """A key of a table. If its value is true, the table replaces the base file's table instead of merging into it."""
 
     keeps_missing: bool = False
-    """Whether the value "???" leaves the value of the base file unchanged, as in Hydra."""
+    """Whether the value "???" keeps the value of the base file, as in Hydra."""
 
     is_strict: bool = False
-    """Whether training fails if a table replaces a value that is not a table, and the table lacks the delete key."""
+    """Whether training fails if a table replaces a value that is not a table."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Merge the data `upper` onto `lower`, the data of a base file or an `UnreadFile`. Return the result.
+        """Return `upper` merged onto `lower`, which is the data of a base file or an `UnreadFile`.
 
         A table that is merged onto an unread file becomes a `PartialTable`. If the value of the delete key is an
-        `Unknown`, return this `Unknown`.
-        path: The path of `upper`.
-
-        MergeError: `is_strict` is set, and a table stands where the base file has a value that is not a table.
+        `Unknown`, this `Unknown` is the result.
         """
         if not isinstance(upper, dict):
             return upper

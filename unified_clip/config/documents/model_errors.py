@@ -1,7 +1,4 @@
-"""Describe the first error that pydantic finds in a document: its place, the value, and what to write.
-
-The documents are clip configurations and parity suites.
-"""
+"""Describe the first error that pydantic finds in a document: its place, the value, and what to write."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ TYPES = {
     "model_attributes_type": "a table of keys and values",
     "dict_type": "a table of keys and values",
 }
-"""The expected type in words, by pydantic's name of the error. If a value may have several types, pydantic reports an
-error for each type."""
+"""The expected type in words, by pydantic's name of the error."""
 
 LIMITS = {
     "greater_than_equal": "{ge:g} or more",
@@ -45,7 +41,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Return an exception about the first error in a document, with its place and the text to write there.
+    """Return the first error in a document, with its place and the text to write there.
 
     An unknown key comes first, because a misspelt key also causes an error about a missing key.
     """
@@ -60,10 +56,10 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 
 
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
-    """Return (path of keys, message) for pydantic's errors about one value. The message has the value to give instead.
+    """Return (path of keys, message) for pydantic's errors about one value.
 
-    If an error is about a key inside the value, the path leads to this key.
-    keys: The path of the value in the document. data: The data of the whole document.
+    keys: The path of the value.
+    data: The data of the whole document.
     """
     error = _closest(errors)
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
@@ -105,7 +101,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Return the most helpful of pydantic's errors about one value: the error for the type that is most like it."""
+    """Return the most helpful of pydantic's errors about one value."""
     if isinstance(errors[0]["input"], dict):
         tagged = [entry for entry in errors if entry["type"] in TAGS]
         return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
@@ -124,9 +120,9 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name. It suggests the closest of the `known` names, or else lists all of them.
+    """Return a message about an unknown name, with the closest known name, or with all known names.
 
-    kind: The kind of thing that the name is of, such as "key".
+    kind: What the name stands for, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."
@@ -153,17 +149,17 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
 
 
 def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the keys that the table of the last of `keys` may have."""
+    """Return the keys that can stand in place of the last of `keys`."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key of a table, or at an index of a list.
+    """Return the possible types of the value at a key or an index, or None if the key is unknown.
 
-    Return None if the key belongs neither to one of the types nor to the data.
-    types: The possible types of the table or list. data: Its value.
+    types: The possible types of the table or list.
+    data: The value of the table or list.
     """
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
@@ -179,7 +175,7 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the members of a union type, without pydantic's constraints. For another type, return only that type."""
+    """Return the members of a union type, without pydantic's constraints. Any other type is its only member."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -192,10 +188,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the keys of a table that allow a single value, with this value, such as {"schedule": ("linear",)}.
-
-    The values of these keys show which kind of table the file has.
-    """
+    """Return the keys that allow only one value, such as {"schedule": ("linear",)}. They show the kind of a table."""
     fields = table.model_fields.items() if _is_table(table) else ()
     return {
         name: get_args(field.annotation)

@@ -16,10 +16,7 @@ from .unreadable import NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse TOML. Return (data, ()): TOML forbids duplicate keys.
-
-    UnreadableError: the text is not valid TOML, or a whole number has too many digits for Python.
-    """
+    """Parse TOML. Return (data, ()), because TOML forbids duplicate keys."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:
@@ -29,10 +26,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
-    """Return an error with the message and the line of the parser's error.
-
-    For a duplicate key, the message has the key. If the parser reports no line, the error is at the end of the text.
-    """
+    """Return the parser's error with its line. For a duplicate key, the message has the key."""
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)
     at = re.match(r"line (\d+)", place)  # without a line, the error is at the end of the document
@@ -45,9 +39,8 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in TOML, or None if the text lacks the key or cannot be parsed.
+    """Return the line of a key in TOML, or None. A table without a header has the line of its first key.
 
-    For a table without a header of its own, return the line of its first key.
     The function puts a mark at the key, writes the document as text, and counts the lines above the mark.
     """
     mark = "unified_clip_was_here"

@@ -1,4 +1,4 @@
-"""Values that cannot be read from configuration files: expressions, and keys that a missing file may set."""
+"""Values that cannot be read from configuration files, such as expressions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ...errors import ConfigError
 from .keys import Key, dotted
 
 UNKNOWN = "UC106"
-"""The code of errors about values that the files do not show."""
+"""The code of errors about values that cannot be read."""
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that cannot be read from the files, such as an expression or a key that a missing file may set."""
+    """A value that cannot be read from the files, such as an expression or a key that a missing file might set."""
 
     source: str
     """The expression in the file."""
 
     advice: str
     reason: str = ""
-    """Why the value is unknown, as a sentence. '': it is only known at run time."""
+    """Why the value is unknown, as a sentence. '' means that it is only known at run time."""
 
     @property
     def problem(self) -> str:
@@ -35,26 +35,26 @@ class Unknown:
 
 @dataclass(frozen=True)
 class UnreadFile:
-    """A file that is part of a configuration, but cannot be read. It may set any key."""
+    """A file of a configuration that cannot be read. It might set any key."""
 
     place: str
-    """Where the configuration names it, such as "train.yaml, line 1, _BASE_"."""
+    """The place where the configuration names the file, such as "train.yaml, line 1, _BASE_"."""
 
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this file is a whole configuration, and the document is only a part of it."""
+    """Whether this file is the whole configuration, and the document is only a part of it."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        """Return the error for a missing key that this unread file may set."""
+        """Return the error for a missing key that the unread file might set."""
         return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 
 class PartialTable(dict[Any, Any]):
-    """A table that may have more keys, because a file that is merged into it was not read."""
+    """A table that might have more keys, because a merged file was not read."""
 
     unread: UnreadFile
 
@@ -66,6 +66,6 @@ class PartialTable(dict[Any, Any]):
 
 
 def unread_around(data: Any) -> UnreadFile | None:
-    """If a file's data is only a part of a configuration, return the `UnreadFile` of this configuration, else None."""
+    """Return the unread configuration of which a file's data is only a part, or None."""
     unread = getattr(data, "unread", None)
     return unread if isinstance(unread, UnreadFile) and unread.is_outer else None

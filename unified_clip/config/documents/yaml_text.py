@@ -15,7 +15,9 @@ from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, UnreadableError
 
 ALIAS_ALLOWANCE = 100_000
 """After each alias is replaced by its value, YAML data may have ten times the characters of the file, plus this number.
-Larger data could fill the memory, and is rejected."""
+
+Larger data is rejected, because it could fill the memory.
+"""
 
 STANDARD = "tag:yaml.org,2002:"
 INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
@@ -23,17 +25,14 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""The beginnings of tags whose value is only known at run time. ORDERED is an exception."""
+"""Prefixes of tags whose values are only known at run time. ORDERED is an exception."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
-"""The tag of a table that is written as a list. Its only element is the list of all (key, value) pairs."""
+"""The tag of an ordered dict. Its only element is a list of all (key, value) pairs."""
 
 
 class _Yaml(yaml.SafeLoader):
-    """A YAML loader that reads numbers as YAML 1.2 does. Of a duplicate key, it keeps the last value.
-
-    PyYAML reads YAML 1.1, where 1e-6 is a string, 010 is 8 and 1:30 is 90.
-    """
+    """A YAML loader that reads numbers as YAML 1.2 does. PyYAML reads YAML 1.1, where 1e-6 is a string."""
 
     has_duplicates = False
 
@@ -74,13 +73,10 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a YAML node whose tag the loader does not know, such as !LinearWarmup.
+    """Return the value of a node with an unknown tag, such as !LinearWarmup.
 
-    For a table or a list, ignore the tag. For a text, return an `Unknown`, because the tag computes a value, as in
-    !include base.yaml.
-
-    Some tags are exceptions. For a tag in COMPUTED, return an `Unknown`. For a tag in TEXT, return the text. For
-    ORDERED, return a dict.
+    For tables and lists, the tag is ignored. A text becomes an `Unknown`, because the tag computes a value, as in
+    !include base.yaml. The tags COMPUTED, TEXT and ORDERED are exceptions.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
@@ -113,11 +109,11 @@ _Yaml.add_implicit_resolver(
 
 
 BREAKS = re.compile("[\x85\u2028\u2029]")
-"""Characters at which YAML 1.1 begins a new line, so that they need an escape sequence."""
+"""Characters at which YAML 1.1 begins a new line. They need an escape sequence."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that quotes each text that YAML 1.1 or `_Yaml` would not read as the same text."""
+    """A YAML dumper that quotes a text if YAML 1.1 or `_Yaml` would read another value."""
 
     yaml_implicit_resolvers = {
         first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()), *resolvers]
@@ -132,15 +128,12 @@ _Dumper.add_representer(str, _Dumper.quoted_text)
 
 
 def dump(data: Any) -> str:
-    """Return data as YAML text, which `parse` and parsers of YAML 1.1 read as the same data."""
+    """Return data as YAML text that YAML 1.1 and YAML 1.2 read as the same data."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse YAML. Return (data, duplicate keys). The data of a text without content is None.
-
-    UnreadableError: the text is not valid YAML, a value does not fit its tag, or all aliases together are too large.
-    """
+    """Parse YAML. Return (data, duplicate keys). A text without content gives None as its data."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
@@ -159,7 +152,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str) -> Iterator[Duplicate]:
-    """Yield each key of YAML text that occurs again later in the same table."""
+    """Yield each key that occurs again later in the same table."""
     loader = _Yaml(text)
     waiting: list[tuple[tuple[Key, ...], yaml.Node | None]] = [((), loader.get_single_node())]
     visited: set[int] = set()
@@ -181,11 +174,9 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the size of a node in which each alias is replaced by its value: its characters, plus 1 for each value.
+    """Return the number of characters and values in a node, with each alias replaced by its value.
 
-    sizes: The sizes of nodes by `id`. New sizes are added. None: the size of this node is being computed.
-
-    UnreadableError: an alias is inside its own value.
+    sizes: The results by `id`. None marks a node that is being computed, to detect an alias inside its own value.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
@@ -201,7 +192,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in YAML or JSON, or None if the text lacks the key or cannot be parsed."""
+    """Return the line of a key in YAML or JSON, or None."""
     try:
         node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -222,10 +213,9 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the nodes (key, value) of a key in a table. If the key occurs twice, return the last one.
+    """Return the (key, value) nodes of a key, also from tables that `<<` merges. Return None if no table has the key.
 
-    If the table itself lacks the key, search the tables that `<<` merges into it. Return None if none has the key.
-    visited: The `id` of each table that was searched. The function adds this table.
+    visited: The `id` of each table that was searched.
     """
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None

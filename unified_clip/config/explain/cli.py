@@ -51,7 +51,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the explanation of A, or the comparison of A and B, as tables or JSON. Return the exit status."""
     from . import compare
 
     result = _result(options)
@@ -65,11 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _result(options: argparse.Namespace) -> Explanation | Comparison:
-    """Return the explanation of A, or the comparison with B if the user passed B.
-
-    ConfigError: a configuration cannot be imported. UsageError: an option does not apply. UnreadableError: the
-    gradients or the recording cannot be read, or a configuration cannot clip the gradients.
-    """
+    """Return the explanation of A, or the comparison with B if the user passed B."""
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from ..formats.naming import named_by
@@ -175,7 +170,7 @@ def _print_comparison(comparison: Comparison) -> None:
 
 
 def _table(*columns: str) -> Table:
-    """Return a table in which long words continue in the next line. Columns with numbers get narrower last."""
+    """Return a table in which long words continue in the next line. Numbers are never split."""
     from rich.table import Table
 
     table = Table()

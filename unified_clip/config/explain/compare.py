@@ -21,28 +21,26 @@ from .examples import Array, Example, Gradients
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 SAME = "Both configurations have the same effect."
 NOT_FINITE = "a step whose norm is not finite"
-"""The label of a setting: what the trainer of an imported file does with a step whose norm is not finite."""
 
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 
 @dataclass(frozen=True)
 class ExampleResult:
-    """The effect of a configuration on an example: the outcome, norms, coefficient and results."""
+    """The effect of a configuration on one example."""
 
     of: str
     """The description of the example, such as "gradients of norm 13"."""
 
     outcome: Outcome
     norm: float
-    """The total norm before the clip. Excluded gradients do not count."""
+    """The total norm before the clip, without excluded gradients."""
 
     coef: float | None
-    """The smallest clip coefficient. This field and the next two are None for a skipped step or an error."""
+    """The smallest clip coefficient. `coef`, `norm_clipped` and `results` are None for a skipped step or an error."""
 
     norm_clipped: float | None
-    """The 2-norm of all results, including the excluded gradients. Rounded to float32, or to float64 if a gradient
-    is float64 or complex128."""
+    """The 2-norm of all results, including the excluded gradients."""
 
     results: dict[str, list[float]] | None
     """The first three elements of the first three gradients, after the clip."""
@@ -50,7 +48,7 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A configuration in sentences, with the notes of its import and its effect on examples."""
+    """A configuration in sentences, with its effect on examples."""
 
     name: str
     sentences: list[str]
@@ -69,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The effects of two configurations on the same example, and how much they differ."""
+    """The effects of two configurations on the same example."""
 
     of: str
     """The description of the example, such as "gradients of norm 13"."""
@@ -79,8 +77,7 @@ class Compared:
     distance: float
     """The largest difference of an element, relative to the largest element of either result.
 
-    It is inf if the results differ and have an element that is not finite. It is also inf if only one configuration
-    skips or raises.
+    It is inf if the results differ and are not finite, or if only one configuration skips or raises.
     """
 
     sentence: str
@@ -89,7 +86,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two configurations: settings that differ, and effects on the same examples."""
+    """The comparison of two configurations, with the settings that differ and the effects on examples."""
 
     a: Explanation
     b: Explanation
@@ -101,10 +98,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The comparison in one line: the effects on each example, or the sentence SAME if `same` is true.
-
-        If the results of all examples are identical, the line also has the settings that differ.
-        """
+        """The comparison in one line, with the effects on each example."""
         if self.same:
             return SAME
         sentences = [row.sentence for row in self.compared]
@@ -115,7 +109,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence: whether the configurations differ, and in how many examples the results differ."""
+        """A sentence about whether the configurations differ, and in how many examples the results differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)
@@ -125,11 +119,10 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Describe a configuration in words, and clip `gradients` by it. If they are None, clip examples.
+    """Describe a configuration in words, and clip gradients by it.
 
-    name: The name of the configuration in the output. step: The step for a schedule.
-
-    TypeError, ValueError: the configuration cannot clip these gradients, such as complex gradients by value.
+    name: The name of the configuration in the output.
+    gradients: The gradients to clip. None: clip examples.
     """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
@@ -139,12 +132,12 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare two configurations: their settings, and their effects on `gradients`. If these are None, clip examples.
+    """Compare the settings of two configurations, and their effects on gradients.
 
-    Clip at `step`, and at other steps at which the schedules may differ.
+    The clips are at `step`, and at other steps at which the schedules can differ.
+
     names: The names of the two configurations in the output.
-
-    TypeError, ValueError: a configuration cannot clip these gradients, such as complex gradients by value.
+    gradients: The gradients to clip. None: clip examples.
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
@@ -153,7 +146,7 @@ def compare(
 
 
 def as_data(result: Explanation | Comparison) -> dict[str, Any]:
-    """Return the result as JSON data, with NaN and infinities as strings. For a comparison, add its `summary`."""
+    """Return the result as JSON data, with NaN and infinities as strings."""
     summary = {"summary": result.summary} if isinstance(result, Comparison) else {}
     data: dict[str, Any] = _json.plain(asdict(result) | summary)
     return data
@@ -172,9 +165,9 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example by a configuration. All parameters are 1.
+    """Clip an example by a configuration. Return (effect, clipped arrays). All parameters are 1.
 
-    Return (effect, clipped arrays). The list of arrays is empty if the configuration skips the step or raises an error.
+    The list of arrays is empty if the step is skipped or raises an error.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -207,8 +200,7 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
     """Return the largest difference of two elements, divided by the largest magnitude of all elements.
 
-    Return 0 if both lists of arrays are equal, where NaN equals NaN. Return inf if the lists differ and any element is
-    NaN or infinite.
+    Equal lists of arrays give 0, where NaN equals NaN. Different lists give inf if any element is NaN or infinite.
     """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
@@ -221,7 +213,7 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _max_abs(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude of all elements. Return NaN if any is NaN, and 0 if there are no elements."""
+    """Return the largest magnitude of all elements. It is NaN if any element is NaN, and 0 without elements."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 

@@ -19,9 +19,6 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration, for `unified-clip explain`.
 
-    Some trainers do not always clip by the rule if the norm is not finite. For a file that was imported from such a
-    trainer, a sentence describes what the trainer does instead.
-
     threshold: Code to print in place of the threshold, such as args.max_norm.
     """
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
@@ -43,7 +40,7 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def warm_up(settings: Settings) -> list[str]:
-    """Return a sentence for each part of a configuration that clips nothing during the warm-up of its adaptive rule."""
+    """Return a sentence for each part of a configuration that clips nothing during a warm-up."""
     parts = [(f" of group {group.name!r}", group) for group in settings.groups] + [("", settings)]
     sentences = []
     for name, part in parts:
@@ -55,7 +52,7 @@ def warm_up(settings: Settings) -> list[str]:
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return sentences about a rule, with its formula, norm and threshold. The rule "none" has no formula.
+    """Return sentences about a rule, with its formula, norm and threshold.
 
     threshold: Code to print in place of the threshold, or of both bounds.
     """
@@ -86,7 +83,7 @@ def number(value: float) -> str:
 
 
 def measured(value: float) -> str:
-    """Return a computed number as text: the shortest text if a float32 has the same value, else 9 digits."""
+    """Return a number as the shortest text of a float32, or with 9 digits if no float32 has the same value."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)
@@ -100,7 +97,7 @@ def order(clipping: Clipping) -> str:
 
 
 def limits(clipping: Clipping) -> str:
-    """Return the threshold or the bounds of a rule as text. For an adaptive threshold, describe its computation."""
+    """Return the threshold or the bounds of a rule as text."""
     threshold = clipping.threshold
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
@@ -132,10 +129,7 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """Return a sentence about the effect of a NaN or infinite norm.
-
-    For the rules "none" and "value", the sentence is about NaN elements if `nonfinite` sets no action.
-    """
+    """Return a sentence about the effect of a NaN or infinite norm."""
     actions = {
         "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",

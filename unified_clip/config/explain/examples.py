@@ -24,18 +24,18 @@ Array = np.ndarray[Any, Any]
 Gradients = Mapping[str, Array]
 
 NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
-"""The names of example parameters, if the configurations have no patterns of names."""
+"""The names of example parameters for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
 """The words that replace `*` in a pattern, to make an example name."""
 
 PAIRED = 30
-"""The number of patterns, at most, to combine in pairs. The name for a pair matches both of its patterns."""
+"""The largest number of patterns to combine in pairs. The name for a pair matches both of its patterns."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Example gradients with a description, and the step at which they are clipped."""
+    """Example gradients, and the step at which they are clipped."""
 
     of: str
     """The description, such as "gradients of norm 13"."""
@@ -46,25 +46,25 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """At most two parameter names that each configuration treats alike: it clips both by one rule, or excludes both."""
+    """At most two parameter names that each configuration treats in the same way."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """For each configuration, the rule for these names; None if the configuration excludes the names."""
+    """The rule of each configuration for these names. None if the configuration excludes the names."""
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """The norm that a clip rule compares with a threshold: the rule's name, the order of the norm, the threshold."""
+    """The norm that a clip rule compares with its threshold."""
 
     rule: str
     order: float
     threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """Scale arrays so that their norm is `share` times the threshold. For the rule "norm", scale each array alone.
+        """Scale arrays to a norm of `share` times the threshold. For the rule "norm", scale each array alone.
 
-        Return None if an array is zero, or if floats cannot represent the factors or the norm.
+        Return None if floats cannot represent the result.
         """
         target = self.threshold * share
         total = norm_of(arrays, self.order)
@@ -86,8 +86,7 @@ class _Measure:
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
     """Return example gradients below, at and above the threshold of each rule.
 
-    If the configurations differ in schedules or in the effect of infinities, add examples that show this. With several
-    groups of parameters, add an example with the largest gradients of all groups.
+    More examples show the effects of schedules, of infinities, and of several groups.
     """
     groups = _name_groups(configs)
     result: list[Example] = []
@@ -110,20 +109,14 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return `step`, and other steps at which the effects of the configurations may differ.
-
-    The other steps come from the schedules. If all configurations have the same effect, return only `step`.
-    """
+    """Return `step`, and other steps at which the schedules of the configurations can differ."""
     if all(config.meaning == configs[0].meaning for config in configs):
         return [step]
     return [step, *_schedule_steps([part.threshold for config in configs for part in config.parts], step)]
 
 
 def norm_of(arrays: Sequence[Array], order: float) -> float:
-    """Return the norm of this order over all elements, without overflow or underflow of intermediate results.
-
-    NaN elements give NaN. Infinite elements give inf.
-    """
+    """Return the norm over all elements, without overflow or underflow of intermediate results."""
     flat = np.concatenate([np.abs(array).astype(np.float64).ravel() for array in arrays] or [np.zeros(0)])
     largest = float(flat.max(initial=0.0))
     if not 0 < largest < math.inf or order == math.inf:
@@ -133,10 +126,7 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
 
 
 def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
-    """Yield (label, gradients) for norms below, at and above the thresholds of a group.
-
-    If the group has no finite threshold above 0, yield one example whose largest element is 12.
-    """
+    """Yield (label, gradients) for norms below, at and above the thresholds of a group."""
     # Arrays of norm 13, with both signs for bounds.
     last = [12.0, -12.0] if any(rule and rule.rule == "value" for rule in group.rules) else [12.0]
     shape = [np.array([3.0, 4.0]), np.array(last)] if len(group.names) > 1 else [np.array([3.0, 4.0, *last])]
@@ -164,7 +154,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return the steps of `_schedule_steps` for rules. Return [] if all rules have the same threshold or schedule.
+    """Return steps at which the schedules of several rules differ.
 
     rules: The rule of each configuration for the same parameters.
     """
@@ -175,7 +165,7 @@ def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
 
 
 def _schedule_steps(thresholds: Sequence[Any], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of the schedules among these thresholds, without `step`."""
+    """Return steps at the start, inside and at the end of schedules, without `step`."""
     later: set[int] = set()
     for threshold in thresholds:
         if isinstance(threshold, Ramp):
@@ -196,7 +186,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
     """Return a group of example names for each combination of rules that the configurations apply.
 
-    Leave out names that every configuration excludes, except if there are no other names.
+    Names that every configuration excludes are left out, except if there are no other names.
     """
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
@@ -214,7 +204,7 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return {name: index of its part in `config.parts`} for the names that are not excluded."""
+    """Return the index in `config.parts` for each name that is not excluded."""
     # warnings about patterns that match none of these names
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
@@ -222,7 +212,7 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield NAMES, then names that match one or two of the patterns. A name may occur twice."""
+    """Yield NAMES, and then names that match one or two of the patterns. A name can occur twice."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:

@@ -13,12 +13,10 @@ from ..schedules import threshold_at
 
 
 def describe(config: ClipConfig, source: Path, path: Path) -> str:
-    """Return a sentence with the share of recorded norms that a configuration clips, and its thresholds.
+    """Return a sentence with the share of recorded norms that a configuration clips.
 
-    source: The file of the configuration, for errors. path: A file of `unified_clip.record`.
-
-    UsageError: the configuration does not clip by one threshold for the total norm. UnreadableError: the file is no
-    recording, or has too few norms.
+    source: The file of the configuration, for errors.
+    path: A file of `unified_clip.record`.
     """
     if unfit := _unfit(config):
         raise UsageError(
@@ -41,7 +39,7 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
 
 
 def _unfit(config: ClipConfig) -> str:
-    """Return the first setting of a configuration that does not fit total norms, or '' if all settings fit."""
+    """Return the first setting of a configuration that does not apply to total norms, or ''."""
     if config.rule != "global_norm":
         return f"rule = {config.rule!r}"
     if config.uses_names:

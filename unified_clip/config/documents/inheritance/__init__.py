@@ -1,1 +1,1 @@
-"""Combine a configuration file with its base files and with other files that it names, as trainers do."""
+"""Merge a configuration file with the files that it names, as trainers do."""

@@ -1,4 +1,4 @@
-"""The inheritance of trainers that read a single file, and base files that other programs merge for them."""
+"""The inheritance of trainers that read a single file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ ADVICE = "Import the whole configuration, as your program prints it."
 
 
 class OneFile(Inheritance):
-    """The inheritance of trainers that read a single file: nothing is merged."""
-
     def compose(self, document: Document, parse: Parse) -> Document:
         return document
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """If the trainer ignores a key that names base files, return the document with all its missing keys unknown.
+    """Make all missing keys unknown if a key of the document names base files, and the trainer does not read them.
 
-    Another program merges such base files for the trainer, so they may set any missing key. Return other documents
-    unchanged.
-    inheritance: The trainer's own way to combine files.
+    Another program might merge these base files for the trainer.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []

@@ -1,4 +1,4 @@
-"""The base class of all ways to combine files, and the loader that they share."""
+"""The base class of all ways to merge files, and the loader that they share."""
 
 from __future__ import annotations
 
@@ -13,38 +13,34 @@ from ..keys import Key
 from ..unknown import UnreadFile
 
 Parse = Callable[[Path, str], Document]
-"""Parses a file, by its path and its name in messages. ConfigError: the file is invalid."""
+"""A function that parses a file, given its path and its name in messages."""
 
 MOST_FILES = 200
-"""The largest number of files that a configuration may name. Repetitions count, too."""
+"""The largest number of files that a configuration may name. A repeated file counts again."""
 
 
 class Inheritance(ABC):
-    """The base class of the ways in which trainers combine a configuration file with the files that it names."""
+    """The base class of the ways in which trainers merge a configuration file with the files that it names."""
 
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` may change a file. By default, return whether the file has one of `keys`.
-
-        `compose` changes files that name other files. For Hydra, it also changes files that have interpolations, or
-        that are a part of a configuration.
-        """
+        """Return whether `compose` can change a file. By default, this is true if the file has one of `keys`."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Return a file merged with the files that it names, as the trainer merges them. Resolve its interpolations.
+        """Return a file merged with the files that it names, with its interpolations resolved.
 
-        ConfigError: the trainer would reject the files. A file that cannot be found raises no error. The keys that it
-        may set become unknown, and `Document.get` rejects them.
+        If a file cannot be found, the keys that it might set become unknown. Raise ConfigError if the trainer would
+        reject the files.
         """
 
 
 @dataclass
 class Files:
-    """Opens the files that a configuration names, directly or in other files, and limits their number."""
+    """Opens the files that a configuration names, and limits their number."""
 
     main: Document
     parse: Parse
@@ -56,12 +52,10 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse the file at `path`, which a document names at a path of keys.
+        """Parse the file at `path`, which a document names at `keys`. Return an `UnreadFile` if the file does not
+        exist.
 
-        Return an `UnreadFile` if there is no such file.
-        above: The chain of files from the main file to `document`: each names the next.
-
-        ConfigError: the file is invalid or in `above`, or the configuration names more than `MOST_FILES` files.
+        above: The chain of files from the main file to `document`, in which each file names the next.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
@@ -78,7 +72,7 @@ class Files:
         return UnreadFile(document.place(keys, document.name), problem, self.advice)
 
     def name(self, path: Path) -> str:
-        """Return the name of a file in messages: its path relative to the main file."""
+        """Return the path of a file relative to the main file, for messages."""
         if self.main.path is None:
             return path.as_posix()
         return Path(os.path.relpath(path, self.main.path.parent)).as_posix()

@@ -18,10 +18,7 @@ PLAIN = MergeRules()
 
 @dataclass(frozen=True)
 class BaseFiles(Inheritance):
-    """Inheritance by one key that names base files.
-
-    Each base file is merged onto the earlier base files, and the file itself onto all of them.
-    """
+    """Merges the base files that one key names, in order, and then the file itself."""
 
     key: str
     advice: str
@@ -36,7 +33,7 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the trainer's own file of defaults, which may be missing. '' if the trainer has no such file."""
+    """The name of the trainer's own file of defaults, which can be missing. '' if the trainer has no such file."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -60,12 +57,11 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files. If the last file is unread, return its `UnreadFile`.
+        """Return the merged data of all base files, or an `UnreadFile` if the last one is unread.
 
-        Drop the data of files before an unread file, because the unread file may change any of their keys.
-        keys: The path of keys at which `document` names each file.
+        The data before an unread file is dropped, because the unread file might change any of its keys.
 
-        ConfigError: the trainer would reject the base files.
+        keys: For each base file, the path of keys at which `document` names it.
         """
         lower: Any = {}
         for index, base in enumerate(bases):
@@ -73,17 +69,14 @@ class BaseFiles(Inheritance):
         return lower
 
     def combine(self, document: Document, bases: Any) -> Any:
-        """Return the data of a file, without `self.key`, merged onto `bases`, the result of `merge_bases`.
-
-        ConfigError: the trainer would reject the file.
-        """
+        """Return the data of a file, without `self.key`, merged onto the data of its base files."""
         own = {key: value for key, value in document.data.items() if key != self.key}
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file, which may not exist. For a URL, return an error sentence.
+        """Return the path of a base file, which might not exist. For a URL, return an error sentence.
 
-        text: The path in the configuration. folder: The folder of the configuration that has this path.
+        folder: The folder of the configuration that names the base file.
         """
         if "://" in text:
             return f"{text} is on another machine."
@@ -103,10 +96,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, path of a base file as text) for each base file that a document names in `self.key`.
-
-        ConfigError: the value of the key is not a list of paths, or cannot be read.
-        """
+        """Yield (path of keys, path of a base file as text) for each base file that a document names."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

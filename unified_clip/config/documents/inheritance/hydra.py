@@ -1,4 +1,4 @@
-"""Hydra's composition: `defaults` lists, config groups, packages, and interpolations."""
+"""Compose a configuration as Hydra does, with `defaults` lists, config groups, packages and interpolations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""The number of directories above a part of a configuration in which to look for the main configuration."""
+"""The number of parent folders in which to look for the main configuration."""
 
 
 class Hydra(Inheritance):
@@ -43,9 +43,9 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """Return whether a file is only part of a configuration: it has a package header, and chooses no file of a group.
+    """Return whether a file is only part of a configuration.
 
-    A package header is a comment such as `# @package _global_`.
+    Such a file has a package header, such as `# @package _global_`, and chooses no file of a group.
     """
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
@@ -53,10 +53,9 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return each main configuration that may choose the file at `path`, composed with this choice.
+    """Return each main configuration that can choose the file at `path`, composed with this choice.
 
-    A main configuration is a file above `path` whose `defaults` list has the group of the file, such as `experiment:
-    null` for `experiment/large.yaml`.
+    For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
     """
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
@@ -67,7 +66,7 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Return a main configuration, composed with a file of a group as the choice. None: it lacks the group."""
+    """Return a main configuration composed with the file `part`, or None if it lacks the group of the file."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -95,24 +94,24 @@ class _Node:
     """The folder that contains the folders of the groups."""
 
     group: str
-    """The file's folder below the root."""
+    """The file's folder, relative to `root`."""
 
     package: tuple[str, ...]
-    """The path of keys in the composed configuration under which Hydra merges the keys of this file."""
+    """The path of keys at which Hydra merges the keys of this file."""
 
 
 @dataclass
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """The entries of `defaults` lists that override a choice, by override key, such as "trainer" or "db@source"."""
+    """The entries of `defaults` lists that override a choice, by a key such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
-    """The file that has each entry of `choices`, by override key."""
+    """The file that contains each entry of `choices`."""
 
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """The chosen file of each group. `${group}` in a defaults list names this file."""
+    """The chosen file of each group, for `${group}` in a `defaults` list."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -130,10 +129,7 @@ class _Composition:
         return replace(document, data=data, layers=tuple(layers))
 
     def _unread(self, main: _Node) -> UnreadFile | None:
-        """Return an `UnreadFile` if `main` is only part of a configuration, whose other files are unknown.
-
-        Return None for a complete configuration.
-        """
+        """Return an `UnreadFile` if `main` is only part of a configuration, or None if `main` is complete."""
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
@@ -146,9 +142,8 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return a list of (file, its package): `node` and all files below it in `defaults` lists, in order of merging.
+        """Return (file, package) for `node` and for all files below it, in the order of merging.
 
-        Entries for Hydra's own configuration are left out. Entries that override a choice go to `choices`.
         above: The paths of the files from the main file to `node`.
         """
         entries = defaults(node.document)
@@ -205,10 +200,7 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key of an entry in `_Composition.choices`: the group of the entry, such as "trainer".
-
-    If the package of the entry is not that of its group, the key also has the package, such as "db@source".
-    """
+    """Return the key of an entry in `choices`, which is "group", or "group@package" for an unusual package."""
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
     default = tuple(filter(None, group.split("/")))
@@ -225,10 +217,9 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the root of the configuration files, which contains the directories of the groups.
+    """Return the nearest folder, from `folder` upwards, that contains the folder of a group.
 
-    This is the nearest of `folder` and its parents that has a directory for the group of an absolute entry, such as
-    `/db: mysql`. Return `folder` if no folder has such a directory.
+    Only absolute entries count, such as `/db: mysql`. Without a match, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
@@ -242,10 +233,7 @@ def _own_keys(document: Document) -> Any:
 
 
 def _merge(data: Any, own: Any, package: tuple[str, ...]) -> Any:
-    """Return `data` with the keys of a file merged into it, at the path of keys `package`.
-
-    own: The keys of the file, or an `UnreadFile`, which makes all keys below the path unknown.
-    """
+    """Merge the keys of a file into `data` at the path `package`. An `UnreadFile` makes all keys there unknown."""
     if isinstance(own, UnreadFile):
         return _without(data, own, package)
     for key in reversed(package):

@@ -18,22 +18,22 @@ class Default:
     """An entry of a `defaults` list, such as `override /trainer@fit: gpu`."""
 
     index: int
-    """The index of the entry in the list; -1 for a `_self_` that Hydra adds."""
+    """The index of the entry in the list, or -1 for a `_self_` that Hydra adds."""
 
     group: str
-    """The group, without a leading slash. For the path of a file: its folder, which may be ''."""
+    """The group without a leading slash, or the folder if the entry is the path of a file."""
 
     names: tuple[str, ...]
-    """The files that the entry chooses, without suffix: ("gpu",) for `trainer: gpu`, () for `trainer: null`."""
+    """The files that the entry chooses: ("gpu",) for `trainer: gpu`, () for `trainer: null`."""
 
     package: str | None
-    """The package after @ in the entry. None: the package of the group."""
+    """The package after @ in the entry. None means the package of the group."""
 
     is_absolute: bool
     is_override: bool = False
     is_optional: bool = False
     is_group: bool = field(default=True)
-    """Whether the entry chooses a file of a group, so that other files may override the choice."""
+    """Whether the entry chooses a file of a group. Other files can override this choice."""
 
     @property
     def is_self(self) -> bool:
@@ -41,29 +41,24 @@ class Default:
 
     @property
     def relative_package(self) -> str:
-        """The entry's package, relative to the package of the file with the list."""
+        """The entry's package, relative to the package of the file."""
         return self.group.replace("/", ".") if self.package is None else self.package
 
     @property
     def is_of_hydra(self) -> bool:
-        """Return whether the entry configures Hydra itself."""
+        """Whether the entry configures Hydra itself."""
         return self.group == "hydra" or self.group.startswith("hydra/")
 
 
 def has_defaults(document: Document) -> bool:
-    """Return whether a file has a `defaults` list of Hydra: each entry is text, or a table with one key."""
+    """Return whether a file has a `defaults` list in Hydra's form. Each entry is text, or a table with one key."""
     value = document.data.get("defaults") if isinstance(document.data, dict) else None
     entries = value if isinstance(value, list) else [0]
     return all(isinstance(entry, str) or (isinstance(entry, dict) and len(entry) == 1) for entry in entries)
 
 
 def defaults(document: Document) -> list[Default]:
-    """Return the entries of a file's `defaults` list. If `_self_` is missing, add it at the end.
-
-    For a file without such a list, `_self_` is the only entry.
-
-    ConfigError: an entry is invalid.
-    """
+    """Return the entries of a file's `defaults` list. A missing `_self_` is added at the end."""
     entries = list(_entries(document)) if document.shows("defaults") and has_defaults(document) else []
     if not any(entry.is_self for entry in entries):
         entries.append(Default(-1, "", (SELF,), None, False, is_group=False))
@@ -93,17 +88,14 @@ def _entries(document: Document) -> Iterator[Default]:
 
 
 def _words(text: str) -> tuple[set[str], str | None, str]:
-    """Split "override /group@package" into ({"override"}, "package", "/group"). Without @, the package is None."""
+    """Split "override /group@package" into ({"override"}, "package", "/group")."""
     *words, rest = text.split() or [""]
     name, at, package = rest.partition("@")
     return set(words), (package.partition(":")[2] or package) if at else None, name
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` before the keys of a file.
-
-    None: the file has no such comment, or the comment names the default package.
-    """
+    """Return the package in the comment `# @package NAME` above the keys of a file. None means the default package."""
     for line in text.splitlines():
         if match := HEADER.match(line):
             return None if match[1] == GROUP else match[1]

@@ -13,17 +13,18 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The path of a named file is relative to the folder in which the program runs, which is unknown. The reader tries this
-many folders: the folder of the configuration, and the folders above it.
+"""The number of folders to search for a named file: the folder of the configuration, and its parent folders.
+
+The path is relative to the folder in which the program runs, which is unknown.
 """
 
 
 @dataclass(frozen=True)
 class NamedFile(Inheritance):
-    """A configuration that contains the path of another file. The keys of that file replace the path."""
+    """Replaces the path of another file, which is a value in the configuration, by the keys of that file."""
 
     at: tuple[str, ...]
-    """The path of keys whose value is the path of the file."""
+    """The path of the key that names the file."""
 
     advice: str
     suffixes: tuple[str, ...] = (".json",)
@@ -50,11 +51,9 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Return the path of the file `text`: in the document's folder, or else in the nearest folder above it.
+        """Return the path of the file `text` in the nearest folder that has it, or an `Unknown`.
 
-        Search only MOST_FOLDERS folders. If none of them has the file, return an `Unknown`.
-
-        ConfigError: several folders have the file, with different contents.
+        Raise ConfigError if several folders have the file, with different contents.
         """
         folder = (document.path or Path(document.name)).resolve().parent
         folders = [folder, *folder.parents][:MOST_FOLDERS]
