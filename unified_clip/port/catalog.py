@@ -1,4 +1,4 @@
-"""Read `catalog.toml`, which lists the functions, classes and settings that clip, with all their full names.
+"""Read `catalog.toml`, which lists the functions, classes and settings that clip.
 
 The comments in `catalog.toml` explain the fields of its entries: `ClipFunction`, `ClassCheck` and `Setting`.
 """
@@ -53,28 +53,25 @@ FRAMEWORKS = {
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, but switch gradients on or off instead of being gradients."""
+"""Names that match GRADIENT_NAME, but switch gradients on or off."""
 
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 """Names of functions and methods that clamp any tensor, not only gradients."""
 
 HOOK = "register_hook"
-"""The method of tensors that calls a function with their gradient."""
+"""The method of tensors that registers a function to be called with their gradient."""
 
 ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Methods of training engines, such as `Accelerator.clip_grad_norm_`, that clip the engine's own parameters."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages with a training engine that clips, or that are used with such an engine. A method of ENGINE_METHODS counts
-only in files that import one of these packages."""
+"""Packages with a training engine that clips, or packages that are used with such an engine."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
 
 @dataclass(frozen=True, eq=False)
 class ClipFunction:
-    """A function or class that clips."""
-
     framework: str
     name: str
     kind: Kind
@@ -101,17 +98,17 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter for the gradients, or the model's parameters, to clip."""
+        """The name of the parameter for the gradients, or for the model's parameters, to clip."""
         return self.tensor or self.parameters[0]
 
     @property
     def new_names(self) -> list[str]:
-        """For each parameter of this function, in order: its name in the replacement."""
+        """The name that each parameter of this function has in the replacement, in order."""
         return [self.renamed.get(name, name) for name in self.parameters]
 
     @property
     def same_positions(self) -> int:
-        """The number of leading parameters with the same position in the replacement. There has to be a replacement."""
+        """The number of leading parameters with the same position in the replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -123,7 +120,6 @@ class ClipFunction:
 
 @functools.cache
 def positional_parameters(replacement: str) -> tuple[str, ...]:
-    """Return the names of the parameters that a call of unified_clip's function or class can pass by position."""
     parameters = inspect.signature(getattr(_any_framework, replacement)).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD)
 
@@ -183,19 +179,19 @@ def names(kind: str) -> tuple[str, ...]:
 
 @functools.cache
 def clip_functions() -> dict[str, ClipFunction]:
-    """Return the functions and classes that clip, by full name. Each alias of a function is a key, too."""
+    """Return the functions and classes that clip, by full name and by alias."""
     functions = [ClipFunction(**table) for table in _tables()["function"]]
     return {name: function for function in functions for name in (function.name, *function.aliases)}
 
 
 @functools.cache
 def class_checks() -> tuple[ClassCheck, ...]:
-    """Return the `[[class_check]]` entries: training engines that test for Paddle's own clip classes."""
+    """Return the training engines that test for Paddle's own clip classes."""
     return tuple(ClassCheck(**table) for table in _tables()["class_check"])
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function or class with this full name. Return None if the catalog does not have it.
+    """Return the function or class with a full name, or None if the catalog does not have it.
 
     Names in old or internal modules count, too: `tensorflow.compat.v1.clip_by_norm` is `tf.clip_by_norm`.
     """
@@ -208,18 +204,17 @@ def clip_function(full_name: str) -> ClipFunction | None:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Return the arguments that make trainers clip."""
     return tuple(Setting(**table) for table in _tables()["setting"])
 
 
 @functools.cache
 def setting_of(full_name: str) -> Setting | None:
-    """Return the clipping argument of a class or function with this full name, or None if it has none."""
+    """Return the clipping argument of the class or function with a full name, or None if it has no such argument."""
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 
 def setting_of_base(full_name: str) -> Setting | None:
-    """Return the clipping argument by which the training loop of a class clips, or None if its loop does not clip."""
+    """Return the clipping argument that the training loop of a class uses, or None."""
     package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
     known = (setting for setting in settings() if setting.bases and package in setting.packages)
     return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)
@@ -227,13 +222,11 @@ def setting_of_base(full_name: str) -> Setting | None:
 
 @functools.cache
 def last_names() -> frozenset[str]:
-    """Return the last part of each full name of a function or class that clips."""
     return frozenset(name.rpartition(".")[2] for name in clip_functions())
 
 
 @functools.cache
 def clip_packages() -> frozenset[str]:
-    """Return the packages in which a function named `clip` clips gradients."""
     functions = clip_functions().items()
     return frozenset(name.partition(".")[0] for name, each in functions if name.endswith(".clip") and not each.quiet)
 
@@ -242,7 +235,7 @@ def clip_packages() -> frozenset[str]:
 def _clues() -> frozenset[str]:
     """Return the names of functions, methods and arguments that show that a file may contain a clip.
 
-    Leave out CLAMP_NAMES: most code calls these functions on other tensors than gradients.
+    CLAMP_NAMES are left out, because most code calls these functions on tensors that are not gradients.
     """
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
@@ -250,7 +243,7 @@ def _clues() -> frozenset[str]:
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a regular expression that finds a match in every file with a clip, and in some files without one."""
+    """Return a regular expression that matches every file with a clip, and some files without a clip."""
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
@@ -266,7 +259,7 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code with these identifiers may contain a clip. If the result is False, it contains none."""
+    """Return whether code with these identifiers may contain a clip."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
@@ -279,5 +272,5 @@ def may_clip(identifiers: set[str]) -> bool:
 
 
 def is_like_gradient(name: str) -> bool:
-    """Return whether a name is typical of gradients, such as `grads`, and is none of SWITCH_NAMES."""
+    """Return whether a name is typical of gradients, such as `grads`."""
     return GRADIENT_NAME.match(name) is not None and name not in SWITCH_NAMES

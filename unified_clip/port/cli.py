@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
 MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: verify_cli.OPTIONS}
-"""By mode: the options that only this mode has. `--verify` is a deprecated alias of `unified-clip verify`."""
+"""The options that only one mode has, by mode. `--verify` is a deprecated alias of `unified-clip verify`."""
 
 
 def add_parser(commands: Any) -> None:
@@ -97,7 +97,7 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Run the deprecated `port --verify` as `unified-clip verify`. Print the command to type instead."""
+    """Run the deprecated `port --verify` as `unified-clip verify`, and print the command to type instead."""
     options.old, options.new = options.verify
     command = ["unified-clip", "verify", options.old, options.new]
     for name in verify_cli.OPTIONS:
@@ -142,13 +142,6 @@ def _port(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
-    """Write the files for `--write` and `--mark`.
-
-    With `--mark`, print the number of comments above flagged clips on standard error.
-
-    PortError: a file cannot be written, or another program has changed it. Or, without --force, git cannot restore a
-    file.
-    """
     from . import marks, source_files
 
     if not options.force:
@@ -161,10 +154,7 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:
-    """Print the report as JSON or text, or the changes as a patch.
-
-    A patch lacks flagged clips and unread files. If there are any, print the headline on standard error, too.
-    """
+    """Print the report as JSON or text, or print the changes as a patch."""
     from .report import build, terminal
 
     if options.format == "json":
@@ -180,11 +170,7 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
 
 
 def _diff(ported: PortedFile) -> list[str]:
-    """Return the lines of a patch with the changes of a file, as git writes them.
-
-    The path in the patch is relative to the working directory if the file is below that directory. Otherwise, it is
-    absolute, without the first slash.
-    """
+    """Return the lines of a patch with the changes of a file, as git writes them."""
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):
         name = ported.path.resolve().as_posix().lstrip("/")

@@ -21,14 +21,10 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call: `passed` has each argument by the name of its parameter.
+    """The arguments of a call, by the names of the function's parameters.
 
-    A keyword that matches no parameter is in `passed` under its own name, and also in `unknown`. Without a call,
-    `passed` and `unknown` are empty.
-
-    parameters: The names of the function's parameters, in order.
-    renamed: Alternative names that calls may use for parameters, each with the name in `parameters`, as in
-    `ClipFunction.renamed`.
+    A keyword without a parameter is in `passed` under its own name, and also in `unknown`.
+    renamed: The parameters by their alternative names, as in `ClipFunction.renamed`.
     """
 
     def __init__(
@@ -36,7 +32,7 @@ class Arguments:
     ) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """The arguments that match no parameter: "*" or "**" for a starred argument, "argument 3", or "name="."""
+        """The arguments without a parameter, such as "*", "argument 3" or "name="."""
 
         for position, argument in enumerate(call.args if call is not None else ()):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -50,17 +46,15 @@ class Arguments:
                     self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression that the call passes for a parameter. Return None if the call lacks it."""
         return self.passed[name].value if name in self.passed else None
 
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip in source code, as `find` returns it, before a rule decides whether to rewrite it."""
+    """A clip in source code, before a rule decides whether to rewrite it."""
 
     node: cst.CSTNode
-    """The node to report or replace: a name, an argument, a method's call, a base class, a dict entry, or the target
-    of an assignment."""
+    """The node to report or replace, such as a name, an argument or a base class."""
 
     name: str
     function: ClipFunction = NO_FUNCTION
@@ -68,33 +62,30 @@ class FoundClip:
     """The call of the function. None if the code only names the function, as in a type annotation."""
 
     why_not: str = ""
-    """The reason why the clip cannot be ported, if `find` has found one. Otherwise ''."""
+    """The reason why the clip cannot be ported. Empty if `find` has no such reason."""
 
     tensor: cst.BaseExpression | None = None
-    """For a method such as `p.grad.clamp_`: the expression of the tensor."""
+    """The expression of the tensor, for a method such as `p.grad.clamp_`."""
 
     setting: Setting | None = None
-    """For a trainer's argument: its entry in `catalog.toml`."""
+    """The entry in `catalog.toml`, for a trainer's argument."""
 
     limit: cst.BaseExpression | None = None
-    """For a trainer's argument: the expression of its value, or of its default. None if the value is set elsewhere."""
+    """The value or the default of a trainer's argument. None if the value is set elsewhere."""
 
     @property
     def kind(self) -> str:
-        """The kind of the clip function, or '' if the clip is not a function or class of the catalog."""
+        """The kind of the clip function. Empty if the catalog does not contain the clip."""
         return self.function.kind
 
     @property
     def is_optimizer_argument(self) -> bool:
-        """Return whether the clip is an argument of an optimizer, layer or trainer, as in Adam(clipnorm=1.0).
-
-        Return False for the argument of a clip function in the catalog.
-        """
+        """Whether the clip is an argument of an optimizer, layer or trainer, as in Adam(clipnorm=1.0)."""
         return isinstance(self.node, cst.Arg) and self.function is NO_FUNCTION
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the clip's call. Empty if the code only names the function, or if `function` has no name."""
+        """The arguments of the clip's call. Empty if the code only names the function."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
@@ -106,18 +97,18 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expressions of the threshold, or of the bounds. None stands for an argument that the call lacks."""
+        """The expressions of the threshold, or of the bounds. None stands for a missing argument."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
 class Entry(NamedTuple):
-    """A value that code binds to a keyword: {"x": 1}, kwargs["x"] = 1, or settings.x = 1."""
+    """A value that code binds to a keyword, as in {"x": 1}, kwargs["x"] = 1, or settings.x = 1."""
 
     node: cst.CSTNode
     keyword: str
     value: cst.BaseExpression
     owner: str = ""
-    """The code of the object whose attribute is set. '' for a dict."""
+    """The code of the object whose attribute is set. Empty for a dict."""
 
     @property
     def name(self) -> str:
@@ -125,10 +116,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the `Entry` of a node: of a dict entry, or of an assignment's target that is an attribute or an element.
-
-    Return None for any other node, and for a key that is not a string in the code.
-    """
+    """Return the `Entry` of a dict entry or of an assignment's target. Return None for any other node."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)
@@ -141,7 +129,7 @@ def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
 
 
 class Imports:
-    """The imports of a file: its packages, the names that may be clips, and each `import *`."""
+    """The imports of a file."""
 
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
@@ -149,7 +137,7 @@ class Imports:
         """The names that the file gives to imported clips, such as `cgn` in `import clip_grad_norm_ as cgn`."""
 
         self.stars: list[str] = []
-        """The modules in `from module import *`. The name of a relative module begins with its dots."""
+        """The modules of `from module import *`. The name of a relative module begins with dots."""
 
         for node in module.nodes:
             if isinstance(node, cst.Import):

@@ -13,7 +13,7 @@ Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
 SET_OUTSIDE = "may be set by a file, the command line, or arguments that cannot be inferred"
-"""The reason why the value of a trainer's argument is unknown, without the name of the argument."""
+"""The reason why the value of a trainer's argument is unknown. The name of the argument comes before it."""
 
 
 @dataclass(frozen=True)
@@ -21,32 +21,32 @@ class Meaning:
     """The effect of a clip, as a clip configuration with the same effect."""
 
     config: ClipConfig
-    """The configuration. Its threshold is 1 if the clip's threshold is only known at run time."""
+    """The configuration. Its threshold is 1 if the true threshold is only known at run time."""
 
     threshold: str = ""
-    """The code of a threshold that is only known at run time ('low, high' for bounds). Otherwise ''."""
+    """The code of a threshold that is only known at run time, or "low, high" for bounds. Otherwise empty."""
 
 
 @dataclass
 class ClipSite:
-    """A clip in source code, with its meaning, verdict and replacement. Rules fill in the fields."""
+    """A clip in source code, with its meaning, verdict and replacement."""
 
     line: int
     column: int
     name: str
-    """The full name, 'paddle.nn.ClipGradByGlobalNorm', or the argument, 'keras.optimizers.Adam(clipnorm=)'."""
+    """The full name of a function or argument, such as "keras.optimizers.Adam(clipnorm=)"."""
 
     text: str
     """The first line of the clip's source."""
 
     verdict: Verdict | None = None
-    """"rewritten", "flagged" (port it by hand) or "left" (nothing to port). None until a rule decides."""
+    """"rewritten", "flagged" (to port by hand) or "left" (nothing to port). None until a rule decides."""
 
     meaning: Meaning | None = None
     """The effect of the clip. None if no clip configuration has this effect."""
 
     becomes: str = ""
-    """The full name of the replacement, or '' if there is none."""
+    """The full name of the replacement. Empty if there is no replacement."""
 
     becomes_meaning: Meaning | None = None
     """The effect of the replacement."""
@@ -58,15 +58,15 @@ class ClipSite:
     """Lines that the user should write."""
 
     checks: list[str] = field(default_factory=list)
-    """Sentences with the checks that the user should make after the rewrite."""
+    """Sentences about checks that the user should make after the rewrite."""
 
     rule: str = ""
-    """The name of the rule that gave the verdict, such as "need_clip.flag". '' if no rule gave it."""
+    """The name of the rule that gave the verdict, such as "argument.flag_need_clip". Empty without a rule."""
 
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The content of a file before and after the port, and its clips. Without clips, both contents may be empty."""
+    """The content of a file before and after the port, and its clips. A file without clips can have empty contents."""
 
     path: Path
     before: bytes
@@ -80,7 +80,5 @@ class PortedFile:
 
 @dataclass(frozen=True)
 class UnreadableFile:
-    """A file that could not be read, with the reason."""
-
     path: Path
     reason: str

@@ -1,4 +1,4 @@
-"""`FileRewrite`: the state of a file while rules decide about its clips and collect the edits."""
+"""The state of a file while rules decide about its clips and collect the edits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from .to_config import of_family
 
 
 class FileRewrite:
-    """The state of a file during its rewrite. Rules give each clip a verdict, and add edits of the source."""
-
     def __init__(self, module: Module, clips: Sequence[FoundClip], target: Target, native: bool) -> None:
         self.module, self.clips, self.target, self.native = module, clips, target, native
         self.edits = Edits(module)
@@ -27,25 +25,23 @@ class FileRewrite:
         self.gradients = Gradients(module)
         self.sites = {clip: ClipSite(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips}
         self.rule = ""
-        """The name of the rule that runs."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in the order of the file. None: return the clips without a verdict."""
+        """Return the clips with a verdict, in the order of the file. None stands for clips without a verdict."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
-        """Give a clip the verdict "flagged", with the reason why the user has to port it by hand."""
         self._decide(clip, "flagged", reason)
 
     def leave(self, clip: FoundClip, reason: str) -> None:
-        """Give a clip the verdict "left": it stays unchanged, because there is nothing to port."""
+        """Give a clip the verdict "left", because there is nothing to port."""
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
         """Give a clip the verdict "rewritten".
 
         becomes: The full name of the replacement.
-        family: The family of the replacement, such as "pytorch". '': the same family as before.
+        family: The family of the replacement, such as "pytorch". By default, the family of the clip.
         """
         site = self._decide(clip, "rewritten")
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
@@ -53,9 +49,7 @@ class FileRewrite:
     def rename(self, clip: FoundClip, framework: str) -> None:
         """Replace a function or class by unified_clip's function or class, and rename the arguments of its call.
 
-        Give the clip the verdict "rewritten".
-
-        framework: The framework whose namespace has the replacement, such as "torch" for `unified_clip.torch`.
+        framework: The framework of the replacement, such as "torch" for `unified_clip.torch`.
         """
         module, name = f"unified_clip.{framework}", clip.function.replacement
         self.renames.add(clip.node, module, name)
@@ -63,10 +57,9 @@ class FileRewrite:
         self.rewrite(clip, f"{module}.{name}")
 
     def rename_arguments(self, clip: FoundClip) -> None:
-        """Rename the keywords in a clip's call to the names of the replacement's parameters (`ClipFunction.renamed`).
+        """Pass the arguments of a clip's call under the names of the replacement's parameters.
 
-        A positional argument whose parameter has another position in the replacement becomes a keyword argument. Do
-        nothing if the code only names the function.
+        A positional argument becomes a keyword argument if its parameter has another position in the replacement.
         """
         if clip.call is None:
             return
@@ -79,7 +72,7 @@ class FileRewrite:
                 self.edits.pass_by_keyword(argument, name)
 
     def check(self, clip: FoundClip, *checks: str) -> None:
-        """Add sentences about checks that the user has to make after the rewrite of a clip."""
+        """Add checks that the user should make after the rewrite of a clip."""
         self.sites[clip].checks += checks
 
     def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:

@@ -19,11 +19,7 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 
 
 def find(module: Module) -> list[FoundClip]:
-    """Return all clips of a file, in order.
-
-    If it is already clear that a clip cannot be ported, its `why_not` has the reason. For example, the file assigns
-    another function to the name of the clip function.
-    """
+    """Return all clips of a file, in order. A clip that cannot be ported has a reason in `why_not`."""
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
@@ -35,7 +31,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the clip functions that the file replaces by other functions: in an assignment, setattr or mock.patch."""
+    """Yield the clip functions that the file replaces by other functions, for example by mock.patch."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -49,7 +45,7 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield the clips at one node of the syntax tree, but not the clips at the nodes inside this node."""
+    """Yield the clips at one node of the syntax tree, without the clips at inner nodes."""
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
@@ -65,10 +61,9 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for parameter.need_clip = False, optimizer.clipnorm = 1.0, {"clipnorm": 1.0}, or a clip like these.
+    """Yield a clip for code such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}.
 
-    The file has to import Paddle for need_clip, and Keras for all other attributes. An attribute such as clipnorm
-    counts only if the code of its object contains "opt".
+    An attribute such as clipnorm counts only if the code of its object contains "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
@@ -84,11 +79,7 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
-    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, whether the code calls it or only names it.
-
-    Yield nothing for a name in an import or on the left of an assignment. `possible_clips` decides about a name of a
-    clip whose package is unknown.
-    """
+    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, even if the code does not call it."""
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (
@@ -117,10 +108,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function clips nothing.
-
-    If a starred argument may contain this argument, yield a clip that cannot be ported.
-    """
+    """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function does not clip."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -137,11 +125,7 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether the code at a node reads the value of a variable, function or class.
-
-    Return False for a node in an import, the target of an assignment, the last part of a longer name, and the name of a
-    parameter or keyword.
-    """
+    """Return whether a node reads the value of a variable, function or class."""
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
         return parent.attr is not node
@@ -153,7 +137,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return why this use of a clip cannot be ported, such as a subclass of a clip class, or '' if it can be ported."""
+    """Return the reason why a use of a clip cannot be ported, such as a subclass of a clip class, or ''."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
@@ -166,11 +150,7 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
 
 
 def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for each argument of an optimizer or layer that clips, such as clipnorm= or need_clip=False.
-
-    The file has to import Keras or Paddle. Skip need_clip= of a clip class. If the class of an optimizer is unknown,
-    the clip cannot be ported.
-    """
+    """Yield a clip for each clipping argument of an optimizer or layer, such as clipnorm= or need_clip=False."""
     passed = keywords_of(call)
     name = module.full_name(call.func) if passed.keys() & {*KERAS_RULES, "need_clip"} else ""
     for keyword, argument in passed.items():
@@ -189,10 +169,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of a training engine, such as Accelerator.
-
-    Yield nothing for a method of `self` that the file defines.
-    """
+    """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of an engine such as Accelerator."""
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in catalog.ENGINE_METHODS and imports.packages & catalog.ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):

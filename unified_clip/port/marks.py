@@ -15,7 +15,7 @@ from .rewrite import port
 
 MARK = "# unified-clip: "
 MORE = "#   "
-"""The beginning of further lines of a mark."""
+"""The beginning of the second and later lines of a mark."""
 
 WIDTH = 100
 OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*", re.MULTILINE)
@@ -35,16 +35,14 @@ def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> 
 
 
 def count(files: Sequence[PortedFile]) -> int:
-    """Return the number of marks in the new content of these files."""
     return sum(len(OLD_MARK.findall(file.after)) for file in files)
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Return source with comments. Each comment goes above the innermost statement that contains its line.
+    """Return source with a comment above the innermost statement that contains its line.
 
-    If that place is inside a string, the comment goes above an outer statement, or is left out if there is none.
-
-    path: The name of the file, for errors. marks: The comments, by line number.
+    If the comment would be inside a string, it goes above an outer statement.
+    marks: The comments, by line number.
     """
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
     tree = ast.parse(content, path.name)
@@ -57,7 +55,7 @@ def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
 
 
 def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
-    """Return source with a comment above a line. The comment gets the line's indentation and line break."""
+    """Return source with a comment above a line."""
     lines = content.splitlines(keepends=True)
     code = lines[line - 1]
     indent, end = code[: len(code) - len(code.lstrip())].decode("ascii", "ignore"), "\r\n" if b"\r\n" in code else "\n"
@@ -67,7 +65,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether source has this syntax tree. A comment that was inserted into a string changes the tree."""
+    """Return whether source has the syntax tree `tree`. A comment inside a string would change the tree."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

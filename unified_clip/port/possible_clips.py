@@ -34,26 +34,23 @@ OF_ENGINE = (
     "method is your own, port its code by hand."
 )
 MAX_ALIASES = 4
-"""The number of variables through which to follow a method: `a = engine.clip_grad_norm_; b = a; b(parameters)`."""
+"""The number of variables through which to follow a method, as in a = engine.clip_grad_norm_; b = a; b(parameters)."""
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
-"""Matches names of layers and activations, and of functions that create layers or activations."""
+"""Matches names of layers and activations, and of functions that create them."""
 
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names of other things than clips that getattr may look up, such as losses and optimizers."""
+"""Matches names of objects that are not clips but may be looked up by getattr, such as losses and optimizers."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
     """Yield a clip for a name that may be a clip of an unknown module, or of a package that is not supported.
 
-    The name itself, or the name of the function in its package, has to look like the name of a clip. Yield nothing if
-    all its full names are functions of unified_clip or of the project's own packages.
-
-    names: The full names that the name may have, as `Module.full_names` returns them.
+    names: The full names that the name can have, as `Module.full_names` returns them.
     """
     call = next(iter(calls_of(module, node)), None)
     if names == {""}:
@@ -96,10 +93,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
     """Yield a clip for a method with the name of a clip function, called on an object of unknown type.
 
-    An example is import_module("paddle.nn").ClipGradByNorm(1.0). Yield nothing for methods of `self`, and for the
-    name of a function that the file defines. For methods of training engines, whose calls `find` yields, yield a
-    clip only if the code calls the method by another name.
-
+    An example is import_module("paddle.nn").ClipGradByNorm(1.0).
     call: The call of the method, perhaps by another name.
     """
     if call is None or not isinstance(node, cst.Attribute):
@@ -118,10 +112,7 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip function or class.
-
-    Yield a clip only if a name around the call contains "clip", or if `_may_be_clip` returns True.
-    """
+    """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip function or class."""
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -138,10 +129,8 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether a call of getattr may return one of these clips.
 
-    The call may return one if the code calls the result with a gradient, or with a keyword that contains "clip".
-    Otherwise, two conditions must hold. For every call of the result, `clips` has an entry that accepts the arguments
-    of the call. (Functions that return clipped tensors do not count.) And no name around the call of getattr, such as
-    "layer" or "loss", rules a clip out.
+    A gradient among the arguments, or a keyword with "clip", is enough. Otherwise, all calls of the result must have
+    arguments that a clip accepts, and no name around the call may rule a clip out, such as "layer" or "loss".
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -159,7 +148,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return the calls of a function at a node, as in getattr(...)(...), and of the variables that it is assigned to.
+    """Return the calls of a function at a node, also by the variables to which the function is assigned.
 
     depth: The number of variables that were followed to `node`.
     """
@@ -171,17 +160,14 @@ def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
-    """Return whether a call has at least one argument, and only arguments that this clip accepts."""
+    """Return whether a call has at least one argument, and only arguments that the clip accepts."""
     names = {*function.parameters, *function.renamed}
     is_short = not function.parameters or len(call.args) <= len(names)
     return bool(call.args) and keywords_of(call).keys() <= names and is_short
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether a name rules out that getattr returns a clip, such as "act" in getattr(paddle.nn, cfg["act"]).
-
-    The name is in the second argument of getattr, or is the name of the enclosing function.
-    """
+    """Return whether a name shows that getattr returns no clip, such as "act" in getattr(paddle.nn, cfg["act"])."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)
@@ -191,7 +177,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a regular expression that matches every string that an expression may evaluate to."""
+    """Return a regular expression that matches every string to which an expression can evaluate."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))
@@ -204,11 +190,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def words_around(module: Module, node: cst.CSTNode) -> str:
-    """Return the names around a call of getattr, or around the name of a function, in one text.
-
-    These are the names in the arguments of the call, the keyword and the variables that get its result, and the
-    enclosing functions.
-    """
+    """Return the names around a call of getattr or around the name of a function, in one text."""
     words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
     for outer in module.ancestors(node):
         match outer:

@@ -21,8 +21,7 @@ from .to_config import UnsureError, meaning
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
     """Port the clips of one file. Return the file's new content, and the result for each clip.
 
-    If the file cannot contain a clip, its content is unchanged, and there are no results. Functions such as torch.clamp
-    (`quiet` in `catalog.toml`) have no result where they clamp something other than gradients.
+    Calls of functions such as torch.clamp have a result only if they may clamp gradients.
 
     UnreadableError: the content is not valid Python, or is nested too deep.
 
@@ -48,11 +47,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip without a verdict. Flag the clips that cannot be rewritten with certainty.
-
-    Flag a clip if its `why_not` has a reason, or if unified_clip rejects one of its arguments. If the file gives the
-    name unified_clip to something else, flag all clips.
-    """
+    """Set the meaning of each clip without a verdict. Flag the clips that cannot be rewritten with certainty."""
     file.rule = taken = ""
     if is_name_taken(file.module):
         taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."
@@ -67,11 +62,7 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Complete the result for a clip, and return it. A flagged clip gets suggested lines.
-
-    Only a clip that is rewritten for PyTorch keeps its checks, and gets another check if the threshold or the loss is
-    scaled.
-    """
+    """Add suggested lines to the result for a flagged clip, and drop the checks that do not apply."""
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggested_code.lines(file.module, clip, file.target)

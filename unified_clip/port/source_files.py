@@ -25,7 +25,7 @@ from .source.parse_guard import TOO_DEEP, UnreadableError
 
 FORCE = "Or add --force to this command."
 FEW_FILES = 20
-"""Up to this many files are ported in this process. Starting other processes would take longer."""
+"""The largest number of files that are ported in this process. Starting other processes would take longer."""
 
 Advance = Callable[[int], None]
 Read = Callable[[Path], bytes]
@@ -38,11 +38,7 @@ class PortError(CodedError, code="UC401"):
 
 
 def sources(path: Path) -> list[Path]:
-    """Return the Python files below a directory, as `files_below` does. For a file, return a list with this file.
-
-    PortError: the path does not exist, is a directory without Python files, or is a notebook.
-    OSError: a directory cannot be read.
-    """
+    """Return the Python files below a directory, or a list with a single file."""
     if path.suffix == ".ipynb" and path.is_file():
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
         raise PortError(f"{path}: notebooks are not supported. Convert the notebook, and port the script: {command}")
@@ -67,12 +63,9 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
 
-    A file without clips has a `PortedFile` without contents. More than FEW_FILES files with possible clips are ported
-    in parallel.
-
-    advance: A function that is called when files are done, with the number of files since its last call.
-    read: A function that returns the Python source of a file. Other processes import it, so it has to be at the top
-    level of a module.
+    advance: A function that is called with the number of finished files since its last call.
+    read: A function that returns the Python source of a file. Other processes import it from the top level of its
+        module.
     """
     results = {path: _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
@@ -88,17 +81,16 @@ def port_all(
 
 
 def _without_clip(path: Path, read: Read) -> Result | None:
-    """Return the result for a file that cannot contain a clip. Return None for any other file."""
+    """Return the result for a file that cannot contain a clip, or None for any other file."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(read(path)) else PortedFile(path, b"", b"")
     return None
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each file, in order. For more than FEW_FILES files, use several processes.
+    """Yield the result of `work` for each file, in order.
 
-    If a process crashes, repeat `work` for the files without a result, one at a time. A file that crashes its process
-    again is unreadable.
+    If a process crashes, `work` is repeated for the remaining files, one at a time.
     """
     if len(paths) <= FEW_FILES:
         yield from map(work, paths)
@@ -140,8 +132,7 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 def _without_interrupts() -> Iterator[None]:
     """Delay Ctrl-C (SIGINT) in this process until the `with` block ends.
 
-    Processes that start in the block ignore Ctrl-C, so this process has to end them. Do nothing on Windows, which
-    cannot delay signals.
+    Processes that start in the block ignore Ctrl-C, so this process has to end them. Windows cannot delay signals.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -163,7 +154,7 @@ def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result]
 
 
 def _result(future: Future[Result] | None) -> Result | None:
-    """Wait for the result of a file, and return it. Return None if its process has crashed, or `future` is None."""
+    """Wait for the result of a file. Return None if its process has crashed."""
     try:
         return future.result() if future is not None else None
     except BrokenProcessPool:
@@ -183,10 +174,7 @@ def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Check that git can restore these files: each must be equal to its last commit.
-
-    PortError: a file differs from its last commit or is in no commit, git cannot compare it, or git is not installed.
-    """
+    """Raise a PortError unless git can restore these files."""
     git = shutil.which("git")
     if git is None:
         raise PortError(f"git is not installed, so you could not undo the changes. Install git. {FORCE}", "UC402")
@@ -206,8 +194,6 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
     """Return the names of the files in a directory that are equal to their last commit.
 
     path: A file in the directory, for errors.
-
-    PortError: the directory is in no git repository, the repository has no commit, or git cannot read it.
     """
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
@@ -240,7 +226,7 @@ def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 def _commit_files(git: str, paths: Sequence[Path]) -> str:
-    """Return the remedy for uncommitted files: a git command for the files in the repository of the first file."""
+    """Return the git command that commits the files in the repository of the first file."""
     tops = [_run(git, path.resolve().parent, "rev-parse", "--show-toplevel").stdout for path in paths]
     files = [path.resolve() for path, top in zip(paths, tops, strict=True) if top == tops[0]]
     folder = Path(os.path.commonpath([file.parent for file in files]))
@@ -250,16 +236,16 @@ def _commit_files(git: str, paths: Sequence[Path]) -> str:
 
 
 def _commit(folder: Path, add: str) -> str:
-    """Return the remedy for uncommitted files in a directory. `add`: a git command such as "add train.py"."""
+    """Return the remedy for uncommitted files in a directory.
+
+    add: A git command such as "add train.py".
+    """
     git = "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
     return f"Commit your files: `{git} {add} && {git} commit -m 'Before porting'`. {FORCE}"
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, and return their paths. After an error or Ctrl-C, all files have their old content.
-
-    PortError: a file cannot be written, or another program has changed it.
-    """
+    """Write all changed files, and return their paths. After an error or Ctrl-C, all files have their old content."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     current = Path()
     copies: dict[Path, Path] = {}
@@ -300,10 +286,7 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Write this content to a temporary file in the directory of `path`. Return its path.
-
-    The file has the mode of `path`, and its owner if this process may set it, as root may.
-    """
+    """Write content to a temporary file beside `path`, with the mode of `path` and, if possible, its owner."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:

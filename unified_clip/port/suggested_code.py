@@ -30,11 +30,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return the lines of code to write in place of a flagged clip.
-
-    Return [] if unified_clip rejects an argument of the clip, and if no lines have the same effect. Also return [] for
-    one of several clipping arguments of a Keras optimizer.
-    """
+    """Return the lines of code to write in place of a flagged clip, or [] if no lines have the same effect."""
     try:
         meaning(module, clip)
     except UnsureError:
@@ -69,11 +65,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
-    """Return the lines to write in place of a trainer's clip, or [] if `catalog.toml` has none for the trainer.
-
-    Also return [] for a threshold of None whose effect depends on the trainer's version. If another argument with an
-    unknown value chooses the rule, the lines have a condition or a comment.
-    """
+    """Return the lines to write in place of a trainer's clip, or [] if `catalog.toml` has no lines for the trainer."""
     if trainer_arguments.is_uncertain(setting, clip.limit):
         return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
@@ -87,10 +79,7 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines to write in place of a clip of Keras in a dict or an attribute, such as {"clipnorm": 1.0}.
-
-    Return [] for other clips, for a threshold of 0 or less, and for clipnorm= of standalone Keras.
-    """
+    """Return the lines to write in place of a Keras clip in a dict or an attribute, such as {"clipnorm": 1.0}."""
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
@@ -106,7 +95,7 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _config(module: Module, clip: FoundClip) -> str:
-    """Return the code of a `ClipConfig` like a clip, with the name `threshold` if the call does not pass one."""
+    """Return the code that creates a `ClipConfig` with the effect of a clip."""
     rule, family, values = rule_of(module, clip)
     codes = [module.code(value) for value in values if value is not None]
     limits = f"threshold={(codes or ['threshold'])[0]}"
@@ -122,10 +111,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch.
 
-    If Paddle may clip each parameter group by its own norm, further lines are comments with a loop over the groups.
-
-    Return [] for clips other than an optimizer's clipping argument or an instance of a clip class. Return [] for an
-    instance that selects parameters or has a `why_not`, and in a file that builds a static program.
+    If Paddle may clip each parameter group by its own norm, comments show a loop over the groups.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:
@@ -150,7 +136,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the first call found that gets a clip as grad_clip=, or None."""
+    """Return the first call that gets a clip as grad_clip=, or None."""
     value: cst.CSTNode | None = clip.call
     if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
         value = module.parents[cast(cst.CSTNode, value)]
@@ -163,7 +149,7 @@ def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
 
 
 def _variable(module: Module, call: cst.Call | None) -> str:
-    """Return the code of the variable to which an optimizer is assigned, or "optimizer" if there is none."""
+    """Return the variable to which an optimizer is assigned, or "optimizer" if there is no such variable."""
     match module.parents.get(call) if call is not None else None:
         case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
             return module.code(target)
@@ -171,10 +157,7 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the code of the factor by which a line such as clip_norm *= loss_scale multiplies a clip's threshold.
-
-    Return '' if the file has no such line with "scal" in the factor.
-    """
+    """Return the factor that scales a clip's threshold, as in clip_norm *= loss_scale, or '' for no factor."""
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -186,8 +169,6 @@ def scale(module: Module, clip: FoundClip) -> str:
 
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
     """Return the lines of a PyTorch training step that clips.
-
-    If optax applies other transformations before the clip, return only a comment about them.
 
     limits: The code of the arguments of unified_clip's function.
     """
@@ -220,10 +201,10 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return (comment, the clipped parameters in words) for a clip of optax.
+    """Return (comment about the position, clipped parameters in words) for a clip of optax.
 
-    The comment is '' if only clips stand before this clip in optax.chain. Otherwise it is NOT_FIRST, or
-    UNKNOWN_POSITION for a clip outside of optax.chain. The words are '' if the clip is for all parameters.
+    The comment is '' if only clips come before this clip in optax.chain. The words are '' if all parameters are
+    clipped.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""
@@ -241,7 +222,7 @@ def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
 
 
 def _chained(chain: cst.Call) -> Iterator[cst.BaseExpression]:
-    """Yield the arguments of optax.chain, including those in a list, as in optax.chain(*[a, b])."""
+    """Yield the arguments of optax.chain, including the elements of a starred list."""
     for argument in chain.args:
         if argument.star and isinstance(argument.value, cst.List | cst.Tuple):
             yield from (element.value for element in argument.value.elements)
@@ -255,7 +236,7 @@ def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
-    """Return the code of the argument param_list of set_gradient_clip. Return '' if the clip is for all parameters."""
+    """Return the code of the argument param_list of set_gradient_clip, or '' if all parameters are clipped."""
     call = _setting_call(module, clip)
     function = clip_function(module.full_name(call.func)) if call is not None else None
     value = Arguments(call, function.parameters).value("param_list") if function is not None else None
@@ -263,7 +244,7 @@ def _selected(module: Module, clip: FoundClip) -> str:
 
 
 def _setting_call(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call of set_gradient_clip that gets a clip, or None if there is none."""
+    """Return the call of set_gradient_clip that gets a clip, or None."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None

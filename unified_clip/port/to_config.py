@@ -25,14 +25,14 @@ UNBOUNDED = ('float("inf")', '-float("inf")')
 
 
 class UnsureError(Exception):
-    """A clip cannot be rewritten with certainty. The message has the reason, which becomes the clip's `reason`."""
+    """A clip cannot be rewritten with certainty. The message becomes the `reason` of the clip."""
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
     """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect.
 
-    `limits` has the expression of the threshold, or those of the upper and the lower bound. None stands for an argument
-    that the call does not pass.
+    The limits are the expressions of the threshold, or of the upper and the lower bound. None stands for a missing
+    argument.
     """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
@@ -42,10 +42,9 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
-    """Return the expressions of the threshold, or of the upper and the lower bound, of a clip function.
+    """Return the expressions of the threshold, or of the upper and the lower bound. None stands for a missing argument.
 
-    An expression is None if the call does not pass the argument, or passes None. For a function that clamps any tensor,
-    a missing bound is infinite instead, unless the call has unknown arguments.
+    For a function that clamps any tensor, a missing bound is infinite.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -54,10 +53,9 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip is clipnorm= of standalone Keras, and may be of any version of Keras.
+    """Return whether a clip is clipnorm= of a standalone Keras that may be older than version 3.
 
-    Up to 2.3.1, clipnorm= clips by the global norm. From 2.4 on, it clips each tensor by its own norm. Return False if
-    the file uses a name that only Keras 3 has.
+    Up to 2.3.1, clipnorm= clips by the global norm. From 2.4 on, it clips each tensor by its own norm.
     """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
@@ -70,7 +68,7 @@ def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
 
 
 def has_several_limits(module: Module, clip: FoundClip) -> bool:
-    """Return whether the call of a Keras optimizer passes several clipping arguments. None does not count."""
+    """Return whether the call of a Keras optimizer passes several clipping arguments."""
     if clip.call is None or clip.setting is not None or not clip.is_optimizer_argument:
         return False
     passed = keywords_of(clip.call)
@@ -79,11 +77,7 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
-
-    In versions of Keras before 2.4, clipnorm= clips by the global norm. The rule is '' if it depends on the version of
-    Keras, and the version is unknown. It is also '' for a threshold of 0 or less, and for any other keyword.
-    """
+    """Return (rule, family) of a Keras optimizer's clipping argument. Unknown rules and families are ''."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):
@@ -94,10 +88,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return a clip configuration with the same effect as a clip, as a `Meaning`. Return None if there is none.
-
-    Also return None if the call does not pass the threshold, or if another argument is only known at run time. For a
-    threshold that is only known at run time, the configuration has 1, and the `Meaning` has the code of the threshold.
+    """Return the `Meaning` of a clip, or None if no clip configuration has the same effect.
 
     UnsureError: unified_clip rejects the threshold or another argument.
     """
@@ -143,10 +134,7 @@ def _argument(module: Module, node: cst.CSTNode) -> str:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return a `Meaning` that differs only in the family of its configuration, such as "pytorch".
-
-    Return the meaning unchanged if its rule has no families, or if `family` is ''. Return None for None.
-    """
+    """Return a `Meaning` with another family, such as "pytorch". A rule without families stays unchanged."""
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

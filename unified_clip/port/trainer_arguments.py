@@ -16,8 +16,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for each clipping argument that a call passes to a trainer.
 
-    Without the argument, yield a clip if the trainer clips by default, or may get the value from outside the file.
-    Yield nothing for an argument of a function that the file defines, and for the methods in ENGINE_METHODS.
+    Without the argument, yield a clip if the trainer clips by default, or if the value may come from outside the file.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -52,11 +51,7 @@ def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cs
 
 
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
-    """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer).
-
-    Return None if the call does not call such a factory, its first argument does not contain "trainer", or the file
-    does not import a trainer's package.
-    """
+    """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer), or None."""
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
     known = (setting for setting in settings() if name in setting.factories)
@@ -76,10 +71,9 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for each base class that has a trainer's clip argument, such as `TrainingArguments` or `PPO`.
+    """Yield a clip for each base class with a trainer's clipping argument, such as `TrainingArguments` or `PPO`.
 
-    The threshold is unknown, because it is often set at run time, for example by a parser. Skip base classes that clip
-    nothing by default, unless they read the argument from a file or the command line, as LightningCLI does.
+    The threshold is unknown, because a parser often sets it at run time.
     """
     for base in node.bases:
         name = module.full_name(base.value)
@@ -88,10 +82,7 @@ def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
 
 
 def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0 or {"grad_clip": 1.0}.
-
-    Yield nothing for an attribute of self.
-    """
+    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
         why_not = _why_not(setting, entry.value)
@@ -108,11 +99,7 @@ def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
 
 
 def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
-    """Return the rule of a trainer's clip.
-
-    Return '' if the argument that chooses the rule has an unknown value or several values, or may be set elsewhere.
-    Also return '' for a threshold of None whose effect depends on the trainer's version.
-    """
+    """Return the rule of a trainer's clip, or '' if the rule is unknown."""
     if is_uncertain(setting, clip.limit):
         return ""
     if not setting.rule_keyword:
@@ -126,10 +113,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
-    """Return the code of each value that the file gives to the argument that chooses a trainer's rule.
-
-    If the clip is a call, read the call's arguments. Otherwise, read the file's dict entries and assigned attributes.
-    """
+    """Return the code of each value that the file gives to the argument that chooses a trainer's rule."""
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
     else:
@@ -139,7 +123,7 @@ def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a trainer switches its clipping off. Return False for an unknown threshold."""
+    """Return whether the threshold of a trainer switches its clipping off."""
     if clip.limit is None or clip.setting is None:
         return False
     number, off = module.number(clip.limit), clip.setting.off
@@ -148,11 +132,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword, if the file may use a trainer that has the setting. Else return None.
-
-    The file has to import the trainer's package. A setting with `in_dict` needs no import, but its `value` has to be a
-    dict with entries.
-    """
+    """Return the setting with this keyword, if the file may use a trainer that has the setting."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]
@@ -163,6 +143,6 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is of a function or method of this file, inside which `find` finds the clips."""
+    """Return whether a call runs a function of the file. `find` finds the clips inside this function."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

@@ -32,7 +32,10 @@ def build_report(
     *,
     written: bool = False,
 ) -> Report:
-    """Return the report of ported files. `written`: whether the files were changed."""
+    """Return the report of ported files.
+
+    written: Whether the files were changed.
+    """
     tables = _Tables()
     files = [
         model.ReportedFile(
@@ -68,9 +71,9 @@ def build_report(
 
 
 def writer(path: Path) -> Callable[[Report], str]:
-    """Return the function that formats a report for this file, chosen by the file's suffix.
+    """Return the function that formats a report for a file, chosen by the file's suffix.
 
-    ReportError: the suffix is unknown, the path is a directory, or no file can be created in its directory.
+    ReportError: the suffix is unknown, or the file cannot be written.
     """
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
@@ -88,7 +91,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report atomically. ReportError: WRITERS lacks the file's suffix, or the file cannot be written."""
+    """Write a report atomically."""
     text = writer(path)(report)
     new = _new_file(path)
     try:
@@ -102,7 +105,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def _new_file(path: Path) -> Path:
-    """Return the path of a temporary file in the directory of `path`. Its name is short, in case long names fail."""
+    """Return the path of a temporary file in the directory of `path`. The short name is safe if `path` is very long."""
     return path.resolve().with_name(f".unified-clip.{os.getpid()}")
 
 
@@ -111,7 +114,6 @@ def _unwritable(path: Path, error: OSError) -> ReportError:
 
 
 def read(path: Path) -> Report:
-    """Return a report from a JSON file. ReportError: the file cannot be read, or is not a report."""
     try:
         return Report.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -163,7 +165,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning. Add the meaning to the table if it is new. Return None for None."""
+        """Return the number of a meaning, which is added to the table if it is new."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -179,10 +181,7 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Compare the meanings of a clip and of its replacement, and add the comparison to the table if it is new.
-
-        Return (number of the comparison, the difference in words).
-        """
+        """Compare a clip with its replacement. Return (number of the comparison, difference in words)."""
         key = (self._meaning(before), self._meaning(after))
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
@@ -199,10 +198,7 @@ class _Tables:
         return comparison.number, f"The threshold was {limits[0]}, and is {limits[1]}. {comparison.summary}"
 
     def _known(self, function: str) -> list[int]:
-        """Return the numbers of the known differences of a measured function, and add new differences to the table.
-
-        Return [] if the name of the function is ''.
-        """
+        """Return the numbers of the known differences of a measured function."""
         numbers = []
         for entry in differences.known_differences(function) if function else ():
             if entry.number not in self.known:
@@ -218,7 +214,10 @@ def _headline(counts: model.Counts) -> str:
 
 
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
-    """Return the next steps in a sentence. `option`: an option of the command that writes this port, or ''."""
+    """Return the next steps in a sentence.
+
+    option: An option of the command that writes this port, or ''.
+    """
     todo = []
     if counts.unread:
         todo.append("fix the files that could not be read")
@@ -235,10 +234,7 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], opti
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    """Return the frameworks whose other code the user has to port to PyTorch, too.
-
-    These are the frameworks of the rewritten clips, except PyTorch. Return [] for `--to drop-in`.
-    """
+    """Return the frameworks whose other code the user has to port to PyTorch, too."""
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})

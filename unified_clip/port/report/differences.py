@@ -1,6 +1,6 @@
-"""Read the known differences of the frameworks' own functions. The parity suite measured them.
+"""Read the known differences of the frameworks' own functions, which the parity suite measured.
 
-The suite's list is not installed. `python tools/port_differences.py` writes `differences.json` from it.
+The suite's list is not installed. `python tools/port_differences.py` writes `differences.json` from the list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .. import catalog
 from .model import KnownDifferenceSummary
 
 FRAMEWORKS = {"tf": "tensorflow", "optax": "jax"}
-"""The framework of each package, unless both have the same name."""
+"""The framework of each package whose name differs from the name of its framework."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -27,11 +27,11 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""For each pattern of full names: the measured function that has the same result as functions with such names."""
+"""(pattern, measured function) tuples. Functions with matching names have the same result as the measured function."""
 
 
 def measured_as(name: str) -> str:
-    """Return the measured function that computes the same result as the function `name`, or '' if there is none."""
+    """Return the measured function that has the same result as the function `name`, or '' for no function."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)
@@ -42,23 +42,19 @@ def measured_as(name: str) -> str:
 
 
 def framework_of(function: str) -> str:
-    """Return the framework of a measured function, such as "tensorflow" for "tf.clip_by_norm"."""
     package = function.partition(".")[0]
     return FRAMEWORKS.get(package, package)
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function. Differences with a size come first.
-
-    `number` of a difference is its index in `differences.json`, from 0.
-    """
+    """Return the known differences of a measured function. Differences with a size come first."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 
 def rounding() -> float:
-    """Return the largest relative difference that counts as rounding. Differences up to this size are not listed."""
+    """Return the largest relative difference that counts as rounding."""
     return _read()[0]
 
 

@@ -120,7 +120,7 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The name of the function. If it is "*", a text such as "all of torch's"."""
+        """The name of the function, or a text such as "all of torch's" if the name is "*"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
@@ -155,8 +155,7 @@ class ReportedClip(ReportModel):
     """The number of the entry in `comparisons`. null if both meanings are equal, or one is missing."""
 
     measured_as: str
-    """The measured function that computes the same as this clip: the parity suite has measured its known differences.
-    Empty if there is none."""
+    """A function with the same result that the parity suite has measured. Empty if there is no such function."""
 
     known: list[int]
     """The numbers of the entries in `known` about the function `measured_as`."""
@@ -175,7 +174,7 @@ class ReportedClip(ReportModel):
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (function, spans of its known differences, such as '1-3'), for the clip and for its replacement."""
+        """Yield a function and the ranges of its known differences, such as '1-3'."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
@@ -260,7 +259,7 @@ class Report(ReportModel):
 
 
 def spans(numbers: Sequence[int]) -> list[str]:
-    """Return numbers as spans: ['1-3', '7'] for 1, 2, 3 and 7."""
+    """Return sorted numbers as ranges: ['1-3', '7'] for 1, 2, 3 and 7."""
     groups = itertools.groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0])
     runs = [[number for _, number in group] for _, group in groups]
     return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

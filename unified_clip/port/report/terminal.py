@@ -1,6 +1,6 @@
 """Print a report of ported code, in color on a terminal.
 
-A long text is printed once. After that, the report names the place where the text was first printed.
+A long text is printed once. Later, the report names the place where the text was first printed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""A text up to this length is printed each time. A longer text is printed only once."""
+"""The largest length of a text that is printed each time. A longer text is printed only once."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences in which numbers differ. The report lists only these differences one by one."""
+"""The kinds of known differences in which numbers differ. Only these known differences are listed one by one."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
 
 class Line(NamedTuple):
-    """A line of the report. A terminal may wrap it, unless it is code."""
+    """A line of the report. A terminal may wrap a line that is not code."""
 
     indent: int
     text: Text
@@ -37,7 +37,6 @@ def show(report: Report) -> None:
 
 
 def as_text(report: Report) -> str:
-    """Return a report as text without colors."""
     file = io.StringIO()
     _print(report, Console(file=file, highlight=False, force_terminal=False, no_color=True))
     return file.getvalue()
@@ -70,7 +69,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """For each reason why clips are left unchanged, yield a line with the line numbers of these clips."""
+    """Yield a line for each reason why clips are left unchanged, with the line numbers of the clips."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":
@@ -82,11 +81,7 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text with its label, and the details below it.
-
-        If the text was printed before, yield no details. If it is also long, yield the place where it was first
-        printed instead of the text.
-        """
+        """Yield a text with its label and details. A repeated text has no details, and is shortened if it is long."""
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

@@ -1,8 +1,7 @@
-"""Rules for arguments that make an optimizer or a trainer clip, such as `Adam(clipnorm=1.0)` and `max_grad_norm=`, and
-for `need_clip=False`, by which Paddle excludes a parameter. The rules flag or keep these arguments, and rewrite none of
-them.
+"""Rules for arguments of optimizers and trainers that clip, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`.
 
-`tensorflow_tape` rewrites clipping arguments of Keras optimizers together with their training steps.
+The rules flag or keep these arguments. `tensorflow_tape` rewrites clipping arguments of Keras optimizers together with
+their training steps.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ def is_need_clip(clip: FoundClip) -> bool:
 
 @register(RuleOrder.OFF, matches=lambda clip: clip.setting is not None)
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
-    """Leave a trainer's argument unchanged if its value switches clipping off."""
     if clip.setting is not None and trainer_arguments.is_off(file.module, clip):
         file.leave(clip, f"A threshold of {clip.setting.off} switches clipping off.")
 
@@ -50,9 +48,7 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a clipping argument of a Keras optimizer if its effect depends on the version of Keras.
 
-    Examples are a threshold of 0 or less, several clipping arguments in one call, and clipnorm= of standalone Keras.
-    Leave a threshold of None unchanged. Flag the argument of a function in the catalog if unified_clip does not support
-    this argument.
+    A threshold of None is left unchanged.
     """
     assert isinstance(clip.node, cst.Arg)
     if (threshold := file.module.code(clip.node.value)) == "None":
@@ -77,7 +73,6 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_need_clip, target="torch")
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag need_clip=False in a call, or the line parameter.need_clip = False."""
     if file.native:
         reason = (
             "PyTorch's functions also clip parameters with need_clip=False. Pass only the other parameters to them, or "

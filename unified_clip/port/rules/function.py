@@ -1,7 +1,6 @@
 """Rules for functions such as `clip_grad_norm_`, `tf.clip_by_value` and `set_gradient_clip`.
 
-These functions clip gradients, clamp any tensor, or belong to static programs. Each becomes unified_clip's function of
-the same name.
+Each function becomes unified_clip's function of the same name.
 """
 
 from __future__ import annotations
@@ -40,11 +39,7 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments.
-
-    A starred argument counts as unknown only if the replacement has other parameters. Also flag paddle.clip with one
-    bound. Flag a function that the code only names, and does not call, if the replacement has other parameters.
-    """
+    """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -65,13 +60,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
-    Leave the call unchanged if nothing shows that the tensor is a gradient. Flag it if the tensor may be a gradient, or
-    if unknown arguments hide the tensor. If the code only names the function, flag it, but flag a `quiet` function only
-    if it may get a gradient. If the tensor is a gradient, apply `flag_if_unsupported`. Other rules rewrite the calls
-    that still have no verdict.
-
-    A tensor may be a gradient if its expression contains a gradient. Except for paddle.clip, it may also be a gradient
-    if its name is typical of gradients.
+    A gradient is ported, and a tensor that may be a gradient is flagged. Any other call is left unchanged.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)
@@ -92,11 +81,7 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
-    """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, may get a gradient.
-
-    Return True if the function is a hook, or if a name around it contains "grad". Also return True if a gradient is
-    among the arguments of a call that gets the function, or that calls the function by a variable.
-    """
+    """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, may get a gradient."""
     module = file.module
     around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]
     calls = [*around, *(call for value in (node, *around) for call in calls_of(module, value))]

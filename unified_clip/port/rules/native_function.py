@@ -1,6 +1,4 @@
-"""Rules for `--native`: replace clips by PyTorch's own functions. The rules also apply to steps of Paddle and
-TensorFlow.
-"""
+"""Rules for `--native`, which replace clips by PyTorch's own functions, also in steps of Paddle and TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,10 +28,7 @@ WriteClip = Callable[[str, str], list[str]]
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function with PyTorch's own function if it clips in place. Flag a function of any other kind.
-
-    Leave the clip unchanged if it already is PyTorch's own function.
-    """
+    """Replace a function by PyTorch's own function if it clips in place. Flag a function of any other kind."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "This is already PyTorch's own function.")
@@ -52,10 +47,7 @@ def torch_function(rule: str) -> str:
 
 
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
-    """Return code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`.
-
-    name: The name of the loop variable. Underscores are appended if the file uses it.
-    """
+    """Return code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`."""
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
     name = module.unused_name(name)
@@ -63,7 +55,7 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
 
 def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
-    """Return (the statement that clips, the full name of PyTorch's function, the line that replaces the statement).
+    """Return (statement that clips, full name of PyTorch's function, line that replaces the statement).
 
     UnsureError: PyTorch's function cannot replace the clip in this step.
     """
@@ -95,13 +87,9 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (code of the clipped list, name of the result, code that assigns the norm) of an assignment that clips.
+    """Return (code of the clipped list, name of the result, code that assigns the norm) of a statement that clips.
 
-    The third part is "norm = " if the statement assigns the norm to `norm`, or '' if it does not use the norm.
-
-    value, target: The right and the left side of the assignment. call: The call of the clip function in `value`.
-
-    UnsureError: the statement has another form, for example because it also changes the gradients in another way.
+    The third part is "norm = " if the statement assigns the norm to `norm`, or '' if the norm is not used.
     """
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
@@ -120,10 +108,7 @@ def _parts(
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
-    """Return the expression of the threshold of a clip.
-
-    UnsureError: the call has no threshold, bounds that may differ in size, or arguments that PyTorch's function lacks.
-    """
+    """Return the expression of the threshold of a clip, if PyTorch's function can replace the clip."""
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None:
@@ -140,7 +125,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that writes the lines in PyTorch. UnsureError: PyTorch's function cannot replace the clip."""
+    """Return a function that writes the lines in PyTorch."""
     if source.may_be_none:
         raise UnsureError(f"The clip may be None. {WITHOUT}")
     if len(source.clips) != 1:
@@ -164,11 +149,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Give a Paddle clip the verdict "rewritten", since PyTorch's function replaces it.
-
-    If a statement only creates the clip, remove the statement. A clip inside an optimizer's call stays: the caller has
-    to remove the argument.
-    """
+    """Give a Paddle clip the verdict "rewritten", and remove a statement that only creates the clip."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

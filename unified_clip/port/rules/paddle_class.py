@@ -30,7 +30,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
     """Replace a class of Paddle by the same class of unified_clip.
 
-    Flag the clip instead if a training engine in the file accepts only Paddle's own classes.
+    The clip is flagged instead if a training engine in the file accepts only Paddle's own classes.
     """
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
@@ -40,20 +40,15 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether the engine or optimizer of `check`, which the file uses, may test for Paddle's own clip classes.
-
-    If `check.argument` is empty, the engine always tests. Otherwise, it tests if a call passes this argument with an
-    unknown value, or with a value that is not in `check.harmless`.
-    """
+    """Return whether an engine or optimizer in the file may test for Paddle's own clip classes."""
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value of the argument `check.argument` of a call. Return None if the call does not pass it.
+    """Return the value of the argument `check.argument` of a call, or None if the call does not pass it.
 
-    A call of `check.method` may also pass it by position. If a starred argument may contain it, return the value of the
-    starred argument.
+    A starred argument counts, because it may contain the argument.
     """
     if argument := keywords_of(call).get(check.argument):
         return argument.value
@@ -62,10 +57,7 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, of a name, or of a dict's value for "level" ("None" without this key).
-
-    Else return ''.
-    """
+    """Return the text of a string or a name, or of the entry "level" of a dict. Otherwise, return ''."""
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

@@ -35,10 +35,9 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that Paddle's optimizers get as grad_clip=, and flag those that cannot be rewritten.
+    """Rewrite the clips that Paddle's optimizers get as grad_clip=, and flag the clips that cannot be rewritten.
 
-    If all clips of the file are rewritten, rename the clip classes in type annotations, too. With --native, leave
-    annotations unchanged, and flag all clips of a file that has need_clip=False.
+    If all clips of the file are rewritten, clip classes in type annotations are renamed, too.
     """
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
@@ -77,14 +76,9 @@ def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 def _insert_clips(
     file: FileRewrite, source: ClipSource, optimizers: Sequence[Optimizer], write_clip: WriteClip
 ) -> None:
-    """Insert a clip before each step of these optimizers, and remove their grad_clip= arguments.
+    """Insert a clip before each step of the optimizers, and remove their grad_clip= arguments.
 
-    A call of minimize() becomes step().
-
-    write_clip: A function that returns the lines of the clip.
-
-    UnsureError: a loss scaler may unscale the gradients before a step. Or, with --native, an optimizer may have another
-    clip, too. After an error, no step is changed.
+    No step is changed after an UnsureError.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
@@ -108,10 +102,7 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the code of a variable that contains the clip and can be read at the optimizer's steps.
-
-    If there is no such variable, add one to the file. With --native, no variable is needed: return the argument's code.
-    """
+    """Return the code of a variable that contains the clip at the optimizer's steps. If necessary, add the variable."""
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
@@ -142,11 +133,9 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return the line to insert before a step to unscale the gradients, as a list: `scaler.unscale_(optimizer)`.
+    """Return the line that unscales the gradients before a step, as a list: `scaler.unscale_(optimizer)`.
 
-    Return [] if no loss scaler makes the step, or if a line above the step already has this code.
-
-    UnsureError: the file unscales the gradients elsewhere, for example in an `if`. A second call would be an error.
+    The list is empty if no loss scaler makes the step, or if the gradients are already unscaled.
     """
     if step.kind != "scaler" or _line_that_unscales(module, step, optimizer) is not None:
         return []
@@ -169,10 +158,7 @@ def _unscale(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
 
 
 def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimizer) -> cst.CSTNode | None:
-    """Return the line above a step that unscales the gradients each time before this step, or None.
-
-    The search goes upwards, and stops at the previous step or update, at a loop, and at the head of a function.
-    """
+    """Return the line above a step that always unscales the gradients before this step, or None."""
     name, code = optimizer.binding.text, _unscale(module, step, optimizer)
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
     inner = module.parents[step.statement]
@@ -192,7 +178,7 @@ def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimize
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:
-    """Return the lines of a compound statement: a header such as "if x", and the indented lines below it."""
+    """Return a compound statement: a header such as "if x", and the indented lines below it."""
     return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
 
 

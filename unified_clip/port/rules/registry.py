@@ -49,7 +49,7 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. Its arguments are the file and one clip, or with RuleOrder.STEPS the file and all clips."""
+"""The function of a rule. Its arguments are the file and one clip. With RuleOrder.STEPS, it gets a list of clips."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ def register(
 ) -> Callable[[Apply], Apply]:
     """Return a decorator that registers a function as a rule.
 
-    order: When the rule is applied.
     matches: A function that returns whether the rule applies to a clip.
     target, native: The values of --to and --native for which the rule is used. None stands for all values.
     """

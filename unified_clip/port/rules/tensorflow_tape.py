@@ -1,4 +1,4 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for clipping arguments of their Keras optimizers.
+"""Rules for TensorFlow's training steps with a gradient tape, and for clipping arguments of Keras optimizers.
 
 A step becomes PyTorch's backward(), the clips, and optimizer.step().
 """
@@ -35,7 +35,7 @@ SEVERAL_LISTS = (
 )
 OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer that the file may use: reading them does not prevent the rewrite."""
+"""Attributes of an optimizer that do not prevent the rewrite if the file reads them."""
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
@@ -59,10 +59,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, and clipping arguments of their Keras optimizers, for `--to torch`.
-
-    Flag the clips whose training steps cannot be rewritten. Add checks to all clips.
-    """
+    """Rewrite training steps with a gradient tape, and the clipping arguments of their Keras optimizers."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -75,10 +72,9 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 class TapeRewrite:
-    """The training steps of a file that contain clips, and the edits of the steps that can be rewritten."""
+    """The training steps of a file that contain clips, and the edits of these steps."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        """Find the training steps. `clips`: the file's clips of TensorFlow and of Keras optimizers."""
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}
@@ -93,10 +89,7 @@ class TapeRewrite:
         self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
 
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
-        """Exclude these steps and their clips from the rewrite. Also exclude every other step of an excluded clip.
-
-        `why_not` gets this reason for each clip without a reason. Clips of the additional steps get OTHER_CLIP.
-        """
+        """Exclude steps and their clips from the rewrite, and also every other step of an excluded clip."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -104,9 +97,9 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps of optimizers that update some variables in one step, and other variables in another step.
+        """Return the steps of optimizers that update different variables in different steps.
 
-        PyTorch's optimizer would update all these variables in each of the steps.
+        PyTorch's optimizer would update all its parameters in each of the steps.
         """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
@@ -119,10 +112,7 @@ class TapeRewrite:
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
-        """Record the edits of all steps that can be rewritten, and the verdicts on their clips.
-
-        Without --native, clip functions get no verdict here: other rules rename them.
-        """
+        """Record the edits of all steps that can be rewritten, and the verdicts on their clips."""
         file = self._file
         lines: dict[TapeStep, list[str]] = {}
         for clip, ranges in self._ranges.items():
@@ -146,12 +136,7 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the training steps that contain a clip.
-
-        For a clipping argument of a Keras optimizer, return the steps in which this optimizer applies gradients.
-
-        UnsureError: there is no such step, or the clip and these steps cannot all be rewritten.
-        """
+        """Return the training steps that contain a clip, or the steps of the Keras optimizer that clips."""
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:
@@ -186,11 +171,7 @@ class TapeRewrite:
         return ranges
 
     def _check_uses(self, binding: Binding, ranges: Sequence[StepRange]) -> None:
-        """Check that a Keras optimizer makes steps in the training steps `ranges` of the file, and nowhere else.
-
-        UnsureError: the optimizer may make a step in another place, its variable has several values, or there is no
-        training step.
-        """
+        """Raise an UnsureError if a Keras optimizer may make a step outside of the training steps `ranges`."""
         if len(binding.bounds) > 1:
             raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")
         methods = [self._module.parents[read] for read in binding.reads]
@@ -208,7 +189,7 @@ class TapeRewrite:
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        """Return (full name of the clip that replaces an optimizer's argument, such as clipnorm=, line that clips)."""
+        """Return (full name of the replacement, line that clips) for a clipping argument of an optimizer."""
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)
@@ -218,7 +199,7 @@ class TapeRewrite:
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    """Record the edits of a training step, with these lines inserted before optimizer.step()."""
+    """Record the edits of a training step, with the lines that clip before optimizer.step()."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)

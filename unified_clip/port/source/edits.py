@@ -16,17 +16,17 @@ from .module import Module
 from .syntax_tree import sorted_nodes
 
 Lines = Sequence[str] | Callable[[Any], Sequence[str]]
-"""Lines of code, or a function that gets the edited statement and returns the lines."""
+"""Lines of code, or a function that converts the edited statement to lines."""
 
 IMPORTS = (cst.Import, cst.ImportFrom)
 
 
 @dataclass
 class LineEdit:
-    """The edits of a statement that is alone on its line: the lines to write before it, in its place, and after it."""
+    """The lines to write before a statement, in its place, and after it."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """For each removed argument: the name to which a new line before the statement assigns its value."""
+    """For each removed argument, the name of the variable that gets its value before the statement."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
@@ -34,9 +34,9 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file. Call the methods to collect edits. Then call `to_bytes` for the edited source.
+    """All edits of a file. After the edits are collected, `to_bytes` returns the edited source.
 
-    An edit of a statement has no effect if the statement is not alone on its line (`SyntaxTree.has_own_line`).
+    A statement is not edited if it shares its line with other statements.
     """
 
     def __init__(self, module: Module) -> None:
@@ -46,7 +46,7 @@ class Edits(cst.CSTTransformer):
         self._keywords: dict[cst.Arg, str] = {}
         self._removed: set[cst.Arg] = set()
         self._updated: dict[cst.CSTNode, Any] = {}
-        """The value of each removed argument, with all edits inside the value."""
+        """The value of each removed argument, after the edits inside the value."""
 
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
@@ -63,30 +63,28 @@ class Edits(cst.CSTTransformer):
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def pass_by_keyword(self, argument: cst.Arg, keyword: str) -> None:
-        """Turn a positional argument into a keyword argument."""
         self._keywords[argument] = keyword
 
     def remove_argument(self, argument: cst.Arg) -> None:
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement, except lines that an earlier call has inserted before it."""
+        """Insert lines before a statement. Skip lines that are already inserted."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
         """Assign the value of a removed argument to a variable, in a new line before the statement.
 
-        value: The value of the argument. Call `remove_argument` for the argument, too.
+        value: The value of the argument. `remove_argument` still has to be called.
         """
         self._lines[statement].hoisted[value] = name
 
     def rewrite(self, statement: cst.BaseSmallStatement, lines: Lines) -> None:
-        """Replace a statement by lines of code. If there are no lines, remove the statement."""
+        """Replace a statement by lines of code, or remove it if there are no lines."""
         self._lines[statement].replacement = lines
 
     def needs_import(self, module: str) -> None:
-        """Import a module such as 'unified_clip.torch' at the top of the file."""
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
@@ -96,10 +94,7 @@ class Edits(cst.CSTTransformer):
     # -- applying
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file with all edits and imports applied.
-
-        If there are no edits, return the content unchanged, without the imports of `needs_import`.
-        """
+        """Return the content of the file with all edits. Without edits, imports are not added either."""
         if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._replaced, *self._keywords, *self._removed, *self._lines):
@@ -134,10 +129,7 @@ class Edits(cst.CSTTransformer):
         return updated_node
 
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        """Return the statements that replace a line, with the comments of the line.
-
-        If the edit removes the line, return a placeholder, which `_without_gaps` removes.
-        """
+        """Return the statements that replace a line, or a placeholder for a removed line. Comments are kept."""
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
             gap = _gap(original)
@@ -146,9 +138,7 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the statements that replace a line with a single statement. The new statements may lack the line's
-        comment.
-        """
+        """Return the statements that replace a line with a single statement. Comments of the line can be missing."""
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -168,11 +158,7 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return `argument` with the ending of a last argument, because the arguments after it were removed from the call.
-
-    removed: The former last argument. Its comma and white space move to `argument`, with the comments that
-        `end_with_comments` keeps.
-    """
+    """Return an argument with the comma and white space of the removed last argument."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = end_with_comments(between, end)
@@ -182,10 +168,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the new white space before a closing bracket if the last element in the brackets is removed.
+    """Return the white space before a closing bracket after the last element in the brackets is removed.
 
-    Keep the comments after the last remaining element. If there are none, keep the comments before the bracket.
-
+    Comments after the last remaining element are kept. Otherwise, comments before the bracket are kept.
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.
     """
@@ -200,7 +185,7 @@ def end_with_comments(between: Any, end: Any) -> Any:
 
 
 def _lost_comments(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
-    """Return the comments of a statement that the statements `after`, its replacement, do not contain."""
+    """Return the comments of a statement that its replacement does not contain."""
     left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
     for comment in _comments(original):
@@ -216,7 +201,7 @@ def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
 
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-    """Return a placeholder for a removed line. It keeps the line's comments until `_without_gaps` moves them."""
+    """Return a placeholder for a removed line. The placeholder keeps the comments of the line."""
     comments = [comment.value for comment in _comments(line)]
     above = sum(len(_comments(empty_line)) for empty_line in line.leading_lines)
     gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())
@@ -224,7 +209,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Return a block without placeholders. Move their comments above the next statement, or to the end of the block."""
+    """Return a block without placeholders. Their comments move to the next statement, or to the end of the block."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:
@@ -240,10 +225,7 @@ def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
-    """Return the tree with `import name` added: after the other imports, but before the first use of the package.
-
-    If a statement at its top level is exactly this import, without a comment, return the tree unchanged.
-    """
+    """Return the tree with `import name`, after the other imports and before the first use of the package."""
     code = f"import {name}"
     body = list(tree.body)
     if any(tree.code_for_node(statement).strip() == code for statement in body):
@@ -258,7 +240,7 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return where to add an import: after the docstring and the imports, but before the first use of its package."""
+    """Return the index at which to add an import: after other imports, and before the first use of the package."""
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):
@@ -272,7 +254,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _imports(statement: cst.CSTNode) -> bool:
-    """Return whether a statement is an import, a line with an import, or a `try` that begins with an import.
+    """Return whether a statement is an import, or a `try` that begins with an import.
 
     LibCST's matchers are not used here, because they take half a second to load.
     """

@@ -18,15 +18,11 @@ from .syntax_tree import method_of, sorted_nodes
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list or another iterable whose elements all have the kind `item`."""
-
     item: Kind
 
 
 @dataclass(frozen=True)
 class TupleOf:
-    """A tuple whose elements have these kinds, in order."""
-
     parts: tuple[Kind, ...]
 
 
@@ -36,15 +32,13 @@ PAIRS = ListOf(TupleOf(("gradient", None)))
 
 
 class Gradients:
-    """The expressions of a file that are gradients."""
-
     def __init__(self, module: Module) -> None:
         self._module = module
         self._kinds: dict[object, Kind] = {}
         self._in_progress: set[object] = set()
 
     def is_gradient(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a gradient, a list of gradients, or a list of such lists."""
+        """Return whether an expression is a gradient, or a nested list of gradients."""
         kind = self.kind(node)
         while isinstance(kind, ListOf):
             kind = kind.item
@@ -53,9 +47,8 @@ class Gradients:
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression has a name that is typical of gradients, such as `grads`.
 
-        For an attribute, an element or a call, the name of the object, container or function also counts. For a loop
-        variable or a part of a tuple, the names in the loop's iterable or in the tuple also count. The last parameter
-        of a gradient hook always counts.
+        The name of an object, container or called function counts, and the name of a loop's iterable. The last
+        parameter of a gradient hook always counts.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
@@ -70,7 +63,7 @@ class Gradients:
         return False
 
     def _is_hook_parameter(self, node: cst.Name) -> bool:
-        """Return whether a name is the last parameter of a gradient hook, as x in p.register_hook(lambda x: x * 2)."""
+        """Return whether a name is the last parameter of a gradient hook, as in p.register_hook(lambda x: x * 2)."""
         function = self._module.enclosing_function(node)
         if function is None:
             return False
@@ -81,15 +74,13 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """The functions that the file registers as hooks of tensors: lambdas, and names of functions."""
+        """The functions that the file registers as hooks of tensors. Named functions are strings."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
         """Return whether an expression, or the value of a variable in it, contains a gradient.
-
-        Gradients that the file's own functions return, or get as arguments, count, too.
 
         visited: The keys of variables to skip. The method adds the variables that it examines.
         """
@@ -102,7 +93,7 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether this file defines a function or method with the called name that returns gradients."""
+        """Return whether the file defines the called function, and this function returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
@@ -127,9 +118,9 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all arguments that the file passes to the function of a parameter, also those for other parameters.
+        """Return all arguments that the file passes to the function that has this parameter.
 
-        Calls of methods do not count. For a lambda, return the other arguments of the call that gets the lambda.
+        For a lambda, these are the other arguments of the call that gets the lambda.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
@@ -141,7 +132,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return the kind of an expression: "gradient", a `ListOf` or `TupleOf` kinds, or None for anything else."""
+        """Return the kind of an expression: "gradient", a list or tuple of kinds, or None for anything else."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
@@ -191,10 +182,6 @@ class Gradients:
         return self._kinds[binding.key]
 
     def _of_call(self, node: cst.Call) -> Kind:
-        """Return the kind of a call's result.
-
-        A function may compute gradients, or return the gradients in its arguments.
-        """
         if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
             return "gradient"
         name, method = self._module.full_name(node.func) or self._module.code(node.func), method_of(node)
@@ -228,11 +215,7 @@ class Gradients:
         return ListOf(TupleOf(tuple(element(self.kind(argument), None) for argument in arguments)))
 
     def _is_tape(self, method: cst.BaseExpression) -> bool:
-        """Return whether a method, such as `tape.gradient`, belongs to a gradient tape.
-
-        Return True if the file creates the object of the method by GradientTape, or if the object's name contains
-        "tape".
-        """
+        """Return whether a method such as `tape.gradient` belongs to a gradient tape."""
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)
         values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]
@@ -242,10 +225,9 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of the element of a list or tuple at the index `place`, or of any element if `place` is None.
+    """Return the kind of one element of a list or tuple. The element of a gradient is a gradient.
 
-    Return None if a tuple has no such element, or if `place` is None and its elements have different kinds. The
-    element of a gradient is a gradient.
+    place: The index of the element. None stands for any element of a tuple whose elements have the same kind.
     """
     if isinstance(kind, TupleOf):
         if place is None:

@@ -21,10 +21,10 @@ MAX_ALIASES = 10
 """The longest chain of aliases to follow, such as a = b; b = c."""
 
 MAX_NAMES = 100
-"""A name that may have more full names than this counts as unknown."""
+"""The largest number of full names that a known name can have."""
 
 PROJECT_DEPTH = 6
-"""The number of folders above the file in which to look for a module that the file imports."""
+"""The number of parent folders in which to look for a module that the file imports."""
 
 
 @dataclass(frozen=True)
@@ -32,56 +32,47 @@ class BoundValue:
     """A value that a statement binds to a name, whole or in part."""
 
     value: cst.BaseExpression | None
-    """The expression. None if there is none, as for a parameter, a function, a class or x += 1."""
+    """The expression. None if there is no expression, as for a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The part of the value that the name gets: positions in nested tuples, the outermost first. None stands for each
-    element of an iterable, as in a loop."""
+    """The indices of the part that the name gets, in nested tuples. None stands for each element of an iterable."""
 
     node: cst.CSTNode | None = None
-    """The node that binds the value, such as an assignment or a loop. None if there is none, as for a parameter."""
+    """The node that binds the value, such as an assignment or a loop. None for a parameter."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """All uses of one variable of a scope, or of one attribute of self of a class."""
+    """All uses of a variable, or of an attribute of self."""
 
     text: str
     """The code of the variable or attribute, such as "self.clip"."""
 
     bounds: Sequence[BoundValue]
-    """The values that the file binds to the variable or attribute."""
 
     reads: Sequence[cst.CSTNode]
     """The nodes at which the file reads the variable or attribute."""
 
     key: object = None
-    """Identifies the variable. None for an expression that is no variable, and for a name that the file never binds."""
+    """Identifies the variable. None if the file never binds the name, or if the expression is not a variable."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The expressions that the file assigns to the variable.
-
-        None if one value is unknown, such as that of a parameter.
-        """
+        """The expressions that the file assigns to the variable. None if one value is unknown."""
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
 
 
 UNBOUND = Binding("", (), ())
-"""Stands for a name that the file does not bind, or for an expression that is not a variable."""
+"""The binding of a name that the file never binds, or of an expression that is not a variable."""
 
 
 class Module(SyntaxTree):
-    """A Python file whose names are resolved."""
-
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return the full names that a dotted name can have, according to the imports and to aliases such as x = y.
+        """Return the full names that a dotted name can have, according to imports and to aliases such as x = y.
 
-        The set also has '' if the name may have a value whose full name is unknown. None does not count as a value. The
-        set is {''} if it would have more than MAX_NAMES names, and for a node that is not a dotted name.
-
+        An empty string in the set stands for an unknown name.
         depth: The number of aliases that were followed to `node`.
         """
         key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
@@ -91,7 +82,6 @@ class Module(SyntaxTree):
 
     @cached_property
     def _known_names(self) -> dict[tuple[cst.CSTNode, int], set[str]]:
-        """The results of `full_names` so far, by node and depth."""
         return {}
 
     def _full_names(self, node: cst.CSTNode, depth: int) -> set[str]:
@@ -134,13 +124,13 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name, such as "torch.nn" for `nn`. '' if it is unknown or ambiguous."""
+        """Return the full name of a dotted name, such as "torch.nn" for `nn`, or '' if the full name is unknown."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """The full names of all functions, classes and modules that the file imports, or uses by an import."""
+        """The full names of all functions, classes and modules that the file imports."""
         return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
 
     @cached_property
@@ -150,21 +140,14 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the first part of this dotted name is bound nowhere in the scopes around the node.
-
-        Return False for a builtin, and for a node that is not a dotted name.
-        """
+        """Return whether no scope binds the first part of a dotted name. Builtins count as bound."""
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         is_bound = first is None or scope is None or first.value in self._captured or bool(scope[first.value])
         return not is_bound
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a module, or the package that contains it, is below one of the folders above the file.
-
-        A package without __init__.py does not count. Only PROJECT_DEPTH folders are searched. Return False if the file
-        has no path.
-        """
+        """Return whether a module, or the package that contains the module, is in one of the folders above the file."""
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -172,10 +155,7 @@ class Module(SyntaxTree):
         return any((folder / file).is_file() for folder in folders for file in files)
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a variable, or of an attribute of self in a class.
-
-        Return UNBOUND for any other expression, for an imported name, and for a name that the file never binds.
-        """
+        """Return the binding of a variable or of an attribute of self. Return UNBOUND for any other expression."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -186,11 +166,7 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the variable to which a statement assigns an expression, such as `x` in x = node.
-
-        For x = y = node, return the binding of `x`. Return UNBOUND for any other node, also for x: T = node and x, y =
-        node.
-        """
+        """Return the binding of the variable to which a statement assigns an expression, such as `x` in x = node."""
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
 
@@ -206,7 +182,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
-        """The nodes of each attribute of self, by (class, attribute name), and of each name set in the class body."""
+        """The nodes of each attribute of self, by class and name. Names in the class body count as attributes."""
         attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
@@ -219,15 +195,13 @@ class Module(SyntaxTree):
         return attributes
 
     def is_target(self, node: cst.CSTNode) -> bool:
-        """Return whether an assignment, a loop, `with` or `:=` sets this node. A starred target does not count."""
+        """Return whether an assignment, a loop, `with` or `:=` sets a node."""
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that an assignment, a loop, `with` or `:=` binds to a target, and the part that the target
-        gets.
+        """Return the value that an assignment, a loop, `with` or `:=` binds to a target.
 
-        For any other node, and for a starred target, the value and the node of the result are None. For `x += 1` and
-        `x: int`, only the value is None.
+        If nothing binds the node, the node of the result is None. For `x += 1` and `x: int`, only the value is None.
         """
         path: list[int | None] = []
         inner = node
@@ -256,9 +230,7 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression would have the same value at the node `place` as at its own place.
 
-        All its names have to be visible at `place`. Each name has to be bound once, and to keep its value, also in
-        loops. At `place`, `self` has to be an object of the same class. Calls, and attributes of other objects, count
-        as unchanged.
+        Calls, and attributes of other objects, count as unchanged.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
@@ -293,17 +265,12 @@ class Module(SyntaxTree):
         return not isinstance(loop, cst.For | cst.While) or self._block(node) in (self._block(nodes[0]), loop.body)
 
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        """Return the block of lines, or the file, that contains a statement."""
         return self.enclosing(node, cst.IndentedBlock, cst.SimpleStatementSuite, cst.Module)
 
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return the nodes that may use an attribute of self on another object, such as `trainer.clip` outside the
-        class.
-
-        Calls of getattr and setattr with its name count, too. Return [] for a plain variable.
-        """
+        """Return the nodes that may use an attribute of self on another object, as in `trainer.clip`."""
         if "." not in binding.text:
             return []
         name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
@@ -319,7 +286,7 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether a node such as `self.clip` is in an unrelated class that sets this attribute itself."""
+        """Return whether a node such as `self.clip` is in an unrelated class that sets the attribute itself."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False
@@ -328,7 +295,7 @@ class Module(SyntaxTree):
         return has_own and not bases & {other.name.value, owner.name.value}
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return the value of a numeric expression whose names are bound to a number once. None if it is unknown."""
+        """Return the value of a numeric expression, or None if the value is unknown."""
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None
@@ -351,8 +318,7 @@ class Module(SyntaxTree):
     def _may_change(self, binding: Binding) -> bool:
         """Return whether a variable may change at run time, although the file assigns it once.
 
-        A name may change if the file calls `exec`. An attribute of self may change if the class body annotates it, as a
-        dataclass field, if a subclass sets it, or if code sets it on another object or by getattr or setattr.
+        For example, `exec` can change any variable, and a subclass can change an attribute of self.
         """
         if "." not in binding.text:
             return any(isinstance(node, cst.Call) and is_name(node.func, "exec") for node in self.nodes)

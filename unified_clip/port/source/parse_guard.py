@@ -12,13 +12,13 @@ from contextlib import suppress
 import libcst as cst
 
 MAX_CHAIN = 1000
-"""The largest number of conditions, operators, calls or strings in a row. Source with more of them is rejected."""
+"""The largest number of conditions, operators, calls or strings in a row."""
 
 MAX_DEPTH = 200
-"""Source with brackets nested deeper than this is rejected. Python rejects it, too."""
+"""The largest depth of nested brackets. Python rejects deeper brackets, too."""
 
 MAX_TEXT = 100
-"""Strings up to this length may be names of attributes. Longer strings are skipped."""
+"""The largest length of a string that may be the name of an attribute."""
 
 TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
 
@@ -32,7 +32,7 @@ TOKENS = re.compile(
     r"|(?P<opens>[(\[{])|(?P<closes>[)\]}])|(?P<parts>[,;])|(?P<begins>\n(?=[\w@]))|(?P<ends>\n)",
     re.DOTALL,
 )
-"""Matches the tokens that make an expression long or deep. Used for source that Python itself cannot parse."""
+"""Matches the tokens that make an expression long or deep, in source that Python itself cannot parse."""
 
 
 class UnreadableError(Exception):
@@ -40,12 +40,10 @@ class UnreadableError(Exception):
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return the names that source uses, imports, or passes as keywords, and its short strings.
+    """Return the names and the short strings in source. Return None if Python cannot parse the source.
 
-    Return None if Python cannot parse the source. Leave out names of definitions and parameters. Include `getattr` only
-    if a call of getattr may get a module, and a name that is only known at run time.
-
-    UnreadableError: the source is nested so deep, or has so many conditions in a row, that a parser may crash.
+    The name `getattr` is included only if a call of getattr may get a module and a computed name. UnreadableError: the
+    source is nested so deep that a parser may crash.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -62,7 +60,7 @@ def identifiers(content: bytes) -> set[str] | None:
 
 
 def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
-    """Return the reason why LibCST rejects a file, in a sentence."""
+    """Return a sentence with the reason why LibCST rejects a file."""
     if _is_too_deep(content):
         return TOO_DEEP
     line, message = error.raw_line, error.message.splitlines()[0]
@@ -76,8 +74,7 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _python_problem(content: bytes) -> tuple[int, str] | None:
-    """Return (line, message) of Python's own syntax error. Return None if there is none, or it has no
-    line.
+    """Return (line, message) of Python's own syntax error, or None if there is no error.
 
     ValueError: the source contains NUL bytes.
     """
@@ -90,10 +87,7 @@ def _python_problem(content: bytes) -> tuple[int, str] | None:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether the source calls getattr with a module and a name that is only known at run time.
-
-    An imported name counts as a module. A variable also counts if the source assigns another name to it.
-    """
+    """Return whether the source calls getattr with a module and a name that is only known at run time."""
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Rename imported functions: in the import statement if that is possible, else at each use."""
+"""Rename imported functions, in the import statement if possible, or else at each use."""
 
 from __future__ import annotations
 
@@ -14,33 +14,28 @@ from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """The imported names of a file to replace. `add` collects them, and `apply` records the edits."""
+    """The imported names of a file that are to be replaced. `add` collects them, and `apply` records the edits."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """For each import statement, the names to remove, each with the import that replaces it ('' if none does)."""
+        """The names to remove from each import statement, with the import that replaces each name, or ''."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
         """The module to import from instead, by import statement."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """Imports to add, unless the top of the file has them: (import statement, module to import right after it)."""
+        """Imports to add below an import statement: (import statement, module to import)."""
 
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Let a name in the edited file mean `module.name`. Skip a name in a `global` or `nonlocal` statement.
-
-        `apply` records the edits. If possible, it changes the import statement of the name. Otherwise, it writes
-        `module.name` in place of the name, and adds an import.
-        """
+        """Let a name in the edited file mean `module.name`."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 
     def apply(self) -> None:
-        """Record the edits for all replacements that `add` collected."""
         by_import: dict[ImportAssignment, list[cst.CSTNode]] = {}
         for node in self._replacements:
             assignment = self._assignment(node)
@@ -61,10 +56,9 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the import that binds a name, if its statement can be edited. Else return None.
+        """Return the import that binds a name if its statement can be edited, or None.
 
-        The statement cannot be edited if it is in an `if` or a `try`, or is not alone on its line. Return None, too, if
-        there are other imports or assignments of the name.
+        A statement cannot be edited if it is in an `if` or a `try`, or if it shares its line with other code.
         """
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
@@ -107,7 +101,7 @@ class Renames:
             self._beside += [(assignment.node, module) for assignment in imports]
 
     def _is_own(self, assignment: ImportAssignment) -> bool:
-        """Return whether an import binds its name in its own scope, and not by `global` or `nonlocal` in another."""
+        """Return whether an import binds its name in its own scope, without `global` or `nonlocal`."""
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
@@ -120,9 +114,7 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import statement, and add the import of their replacements below it.
 
-        If no names are left, remove the statement.
-
-        changed: The removed names, each with the import that replaces it, or '' if none does.
+        changed: The import that replaces each removed name, or '' for no import.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
@@ -135,7 +127,7 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """Return an import statement with only these of its names, at least one, and with the same formatting."""
+    """Return an import statement with only some of its names, and with the same formatting."""
     *others, last = names
     removed = statement.names[-1]
     if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:

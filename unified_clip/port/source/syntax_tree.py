@@ -1,4 +1,4 @@
-"""The syntax tree of a Python file: nodes, parents, positions and scopes. The file's code is never run."""
+"""The syntax tree of a Python file. The code of the file is never run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 SPACES = ("whitespace", "leading_", "lines_after", "trailing_", "header", "footer", "indent", "newline")
-"""The beginnings of the names of LibCST's fields that have white space and comments."""
+"""The beginnings of the names of LibCST's fields that contain white space and comments."""
 
 PUNCTUATION = frozenset(
     "comma equal dot semicolon colon lpar rpar lbracket rbracket lbrace rbrace".split()  # noqa: SIM905
@@ -29,10 +29,7 @@ PUNCTUATION = frozenset(
 
 
 class SyntaxTree:
-    """The syntax tree of a Python file."""
-
     def __init__(self, content: bytes, path: Path | None = None) -> None:
-        """Parse a file. UnreadableError: it is no valid Python, is nested too deep, or cannot be decoded."""
         self.content, self.path = content, path
         try:
             self.tree = cst.parse_module(content)
@@ -48,15 +45,14 @@ class SyntaxTree:
         self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)  # 20 times as fast as ParentNodeProvider
-        """All nodes but white space, comments and punctuation, in the order of the text."""
+        """All nodes except white space, comments and punctuation, in the order of the text."""
 
     def position(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Return (line, column) of a node, from 1."""
+        """Return (line, column) of a node. Both begin at 1."""
         start = self._range(node).start
         return start.line, start.column + 1
 
     def end(self, node: cst.CSTNode) -> int:
-        """Return the last line of a node."""
         return self._range(node).end.line
 
     def _range(self, node: cst.CSTNode) -> metadata.CodeRange:
@@ -77,17 +73,15 @@ class SyntaxTree:
     # -- surroundings
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield the nodes that contain a node, the nearest first."""
+        """Yield the nodes that contain a node. The nearest node comes first."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
 
     def enclosing(self, node: cst.CSTNode, *kinds: type[Node]) -> Node | None:
-        """Return the nearest node of these types that contains a node, or None if there is none."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, kinds)), None)
 
     def enclosing_function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
-        """Return the nearest function or lambda that contains a node, or None if there is none."""
         return next((outer for outer in self.ancestors(node) if isinstance(outer, cst.FunctionDef | cst.Lambda)), None)
 
     def call_of(self, node: cst.CSTNode | None) -> cst.Call | None:
@@ -96,15 +90,14 @@ class SyntaxTree:
         return call if isinstance(call, cst.Call) and call.func is node else None
 
     def method_call(self, node: cst.CSTNode) -> cst.Call | None:
-        """Return the call `x.method()` for a node `x`. Return None if no method of the node is called."""
+        """Return the call `x.method()` for a node `x`, or None if no method of the node is called."""
         method = self.parents.get(node)
         return self.call_of(method) if isinstance(method, cst.Attribute) else None
 
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
-        """Return the simple statement that contains a node.
+        """Return the simple statement that evaluates a node exactly once, or None.
 
-        Return None for a node in the head of a compound statement, such as the test of an `if`. Also return None if the
-        statement may evaluate the node never, or more than once.
+        A node in the head of a compound statement, such as the test of an `if`, has no simple statement.
         """
         if isinstance(node, cst.BaseSmallStatement):
             return node
@@ -125,13 +118,12 @@ class SyntaxTree:
         return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
 
     def scope(self, node: cst.CSTNode) -> Scope | None:
-        """Return the scope in which a node is evaluated. Return None if it has no scope."""
         scopes = self._wrapper.resolve(metadata.ScopeProvider)
         around = (scopes.get(outer) for outer in (node, *self.ancestors(node)))
         return next((scope for scope in around if scope is not None), None)
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
-        """Return `name`, with underscores appended if its last part is used in the file, or in the node `within`."""
+        """Return `name`, with underscores appended if the file, or the node `within`, uses the name."""
         nodes = self.nodes if within is None else sorted_nodes(within)
         used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
         while name.rpartition(".")[2] in used:
@@ -140,29 +132,26 @@ class SyntaxTree:
 
     @cached_property
     def calls(self) -> list[cst.Call]:
-        """All calls in the file, in order."""
         return [node for node in self.nodes if isinstance(node, cst.Call)]
 
     @cached_property
     def function_names(self) -> frozenset[str]:
-        """The names of the functions and methods that the file defines."""
         return frozenset(inner.name.value for inner in self.nodes if isinstance(inner, cst.FunctionDef))
 
 
 def first_name(node: cst.CSTNode) -> cst.Name | None:
-    """Return the first part of a dotted name. Return None for any other node."""
+    """Return the first part of a dotted name, or None for any other node."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return node if isinstance(node, cst.Name) else None
 
 
 def is_name(node: cst.CSTNode | None, name: str) -> bool:
-    """Return whether a node is a name with this text, such as `None`."""
     return isinstance(node, cst.Name) and node.value == name
 
 
 def keyword_of(argument: cst.Arg) -> str:
-    """Return the keyword of an argument. Return '' if the argument is positional."""
+    """Return the keyword of an argument, or '' for a positional argument."""
     return argument.keyword.value if argument.keyword else ""
 
 
@@ -171,19 +160,19 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 
 
 def method_of(call: cst.Call) -> str:
-    """Return the called name after the last dot, such as "step" for `optimizer.step()`. Return '' without a dot."""
+    """Return the called name after the last dot, such as "step" for `optimizer.step()`."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
 def owner_of(call: cst.Call) -> cst.BaseExpression:
-    """Return the object whose method is called. The call has to call a method, or another name with a dot."""
+    """Return the object of a method call."""
     return cast(cst.Attribute, call.func).value
 
 
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:
     """Return a node and all nodes in it except white space, comments and punctuation, in order.
 
-    parents: If given, add the parent of each node except the first, by node.
+    parents: A dict to which the parents of the nodes are added.
     """
     nodes, stack = [], [node]
     while stack:
@@ -213,7 +202,7 @@ def _fields(kind: type[cst.CSTNode]) -> list[str]:
 
 
 def _on_one_line(code: str) -> str:
-    """Return code without comments and line breaks, except those in strings."""
+    """Return code without comments and line breaks. Line breaks in strings stay."""
     if "\n" not in code and "\r" not in code and "#" not in code:
         return code
     parts: list[str] = []

@@ -13,10 +13,10 @@ LIST_CHANGING_METHODS = ("append", "pop", "insert", "extend", "remove", "clear",
 
 
 class AppliedGradients:
-    """A check that a training step applies all gradients of one call, each to its own variable.
+    """Checks whether a training step applies all gradients of one call, each to its own variable.
 
     source: The call that computes the gradients.
-    variables: The code of the list of variables that this call gets.
+    variables: The code of the list of variables in this call.
     """
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
@@ -24,7 +24,7 @@ class AppliedGradients:
         self._in_progress: set[object] = set()
 
     def is_applied(self, apply: cst.Call) -> bool:
-        """Return whether apply_gradients() or a similar call applies all gradients, each to its own variable."""
+        """Return whether a call such as apply_gradients() applies all gradients, each to its own variable."""
         arguments = [argument.value for argument in apply.args]
         if len(arguments) == 2:
             return self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables
@@ -76,7 +76,7 @@ class AppliedGradients:
         return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Return whether the file changes elements of the list in a variable, or adds or removes elements."""
+        """Return whether the file changes a variable's list in place."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
             is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS
@@ -85,11 +85,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts every value that the file assigns to a variable, and no value changes later.
-
-        A value from x, norm = clip_by_global_norm(...) is accepted if the clip gets all gradients. A variable whose
-        values are being judged counts as accepted.
-        """
+        """Return whether `judge` accepts every value of a variable, and no value changes later."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

@@ -43,12 +43,13 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "leaves out a multiplication by 1, and the clip of gradients whose norm is NaN. Remove it.",
 }
-"""Arguments of Paddle's clips that PyTorch's functions lack, each with the end of the message about it."""
+"""Arguments of Paddle's clips that PyTorch's functions lack, with the end of the message about each argument.
+"""
 
 
 @dataclass(frozen=True)
 class ClipSource:
-    """The clips that one variable, or one `grad_clip=` argument, may contain."""
+    """The clips that a variable or a `grad_clip=` argument can contain."""
 
     clips: Sequence[FoundClip]
     binding: Binding | None
@@ -60,8 +61,6 @@ class ClipSource:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """A statement in which an optimizer makes a step."""
-
     statement: cst.BaseSmallStatement
     call: cst.Call
     kind: str
@@ -70,8 +69,6 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A Paddle optimizer that gets a clip, and the statements in which it makes a step."""
-
     binding: Binding
     arguments: Sequence[cst.Arg]
     """The argument grad_clip= of each call that may create the optimizer."""
@@ -107,11 +104,7 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources whose clips can be rewritten, and give a reason in `why_not` to all other clips.
-
-        The clips of a source stay as they are if one of them is in `why_not`, or if the clips of another source of the
-        same optimizer stay.
-        """
+        """Return the sources whose clips can all be rewritten. Add a reason to `why_not` for every other clip."""
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
@@ -154,11 +147,7 @@ class PaddleOptimizers:
                 raise UnsureError(f"{name}= {remedy}")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable may contain.
-
-        UnsureError: the variable may contain other values, or a clip that cannot be ported. Or no optimizer gets the
-        variable, or code uses it in another way.
-        """
+        """Return the clips that a variable may contain, if all of them can be ported."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
@@ -214,19 +203,19 @@ class PaddleOptimizers:
                 )
 
     def _is_test(self, read: cst.CSTNode) -> bool:
-        """Return whether code only tests a variable at the node `read`, as in `if clip:` or `clip is not None`."""
+        """Return whether code only tests a variable, as in `if clip:` or `clip is not None`."""
         parent = self._module.parents[read]
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the target to which an expression is assigned. Return None if it has no target, or several."""
+        """Return the single target to which an expression is assigned, or None."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
         return parent.target if isinstance(parent, cst.AnnAssign) else None
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that gets this `grad_clip=`. UnsureError: the optimizer or its steps cannot be found."""
+        """Return the optimizer that gets a `grad_clip=` argument."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             line, binding = self._module.position(call)[0], self._module.binding(call.func.value)
@@ -307,11 +296,7 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step that the optimizer makes in the expression that reads its variable, or None if it makes none.
-
-        UnsureError: the code may make a step, for example because it passes the optimizer to a function. Or it makes a
-        step that cannot be rewritten.
-        """
+        """Return the step that an optimizer makes in the expression that reads its variable, or None."""
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):
@@ -345,10 +330,7 @@ class PaddleOptimizers:
         return self._at(call, name, line)
 
     def _minimize(self, call: cst.Call, line: int) -> OptimizerStep:
-        """Return the step of a call minimize(loss), or minimize(loss, grad_clip=clip), which becomes step().
-
-        UnsureError: the call has other arguments, the argument computes the loss, or code uses the result.
-        """
+        """Return the step of a call minimize(loss), or minimize(loss, grad_clip=clip), which becomes step()."""
         name, step = self._module.code(call.func), self._at(call, "minimize", line)
         losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
         if len(losses) > 1 or any(argument.star for argument in losses):
@@ -374,5 +356,4 @@ class PaddleOptimizers:
 
 
 def calls_parameters(node: cst.BaseExpression) -> bool:
-    """Return whether an expression is a call of a method `parameters`, as in model.parameters()."""
     return isinstance(node, cst.Call) and method_of(node) == "parameters"

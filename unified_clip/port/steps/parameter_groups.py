@@ -18,8 +18,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
     """Return whether a list of parameters may contain groups, which are dicts.
 
-    Return True if the file does not show how the list is made, or assigns several lists to a variable. `depth`: the
-    number of variables that were followed.
+    depth: The number of variables that were followed to `node`.
     """
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
@@ -43,11 +42,7 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
 
 
 def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters may be one or more groups.
-
-    Return True if the file does not show how the element is made. An attribute that the file does not set, such as
-    layer.weight, is not a group.
-    """
+    """Return whether an element of a list of parameters may be a group."""
     match node:
         case cst.StarredElement(value=inner):
             return may_have_groups(module, inner, depth)

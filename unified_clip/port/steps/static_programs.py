@@ -12,7 +12,7 @@ STATIC = re.compile(
     r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
     r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
 )
-"""Matches names that build or run static programs. `paddle.static.InputSpec` is no such name."""
+"""Matches names that build or run static programs."""
 
 DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 

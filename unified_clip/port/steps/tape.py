@@ -52,17 +52,13 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step, from the call that computes gradients to the call that applies them.
-
-    If the function does not make these calls in pairs, the range contains all calls of both kinds. `step` is None if
-    the lines cannot be ported.
-    """
+    """The lines of a training step. `step` is None if the lines cannot be ported."""
 
     first: int
     last: int
     step: TapeStep | None
     reason: str = ""
-    """The reason why the step cannot be ported, or '' if it can be ported."""
+    """The reason why the step cannot be ported. Empty if it can be ported."""
 
 
 class TapeSteps:
@@ -76,7 +72,7 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the range whose lines contain a node. Return None if the node's function has no such range."""
+        """Return the range whose lines contain a node, or None."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
@@ -85,10 +81,7 @@ class TapeSteps:
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the range of each call by which this optimizer applies gradients. Some ranges may have no `step`.
-
-        optimizer: The binding of a variable, not UNBOUND.
-        """
+        """Return the range of each call by which an optimizer applies gradients."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
@@ -98,9 +91,9 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a range for each pair of calls: the first computes gradients, and the second applies them.
+        """Yield a range for each call that computes gradients and the next call that applies them.
 
-        If these two kinds of calls do not alternate, yield one range for all of them, without a `step`.
+        If these two kinds of calls do not alternate, yield one range without a `step` for all calls.
         """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
@@ -132,9 +125,9 @@ class TapeSteps:
     def _step(self, source: cst.Call, apply: cst.Call, calls: Sequence[cst.Call]) -> TapeStep:
         """Return the step from gradient() to apply_gradients().
 
-        source: The call of gradient(). apply: The call of apply_gradients(). calls: All calls of the function.
-
-        UnsureError: PyTorch's step may have another effect, or the step cannot be rewritten.
+        source: The call of gradient().
+        apply: The call of apply_gradients().
+        calls: All calls of the function.
         """
         self._check_surroundings(calls)
         if method_of(source) != "gradient":
@@ -161,10 +154,7 @@ class TapeSteps:
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _check_surroundings(self, calls: Sequence[cst.Call]) -> None:
-        """Check the code around a step. `calls`: all calls of its function.
-
-        UnsureError: the loss is scaled, replicas or processes exchange gradients, or a tape is persistent.
-        """
+        """Reject scaled losses, gradients that are exchanged between replicas or processes, and persistent tapes."""
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError(
                 "The loss is scaled. In PyTorch, call scaler.unscale_(optimizer) of torch.amp.GradScaler before the "
@@ -192,11 +182,7 @@ class TapeSteps:
             raise UnsureError(PERSISTENT)
 
     def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
-        """Return the statements that call gradient() and apply_gradients().
-
-        UnsureError: they are not in one block, share a line or an expression with other code, or the result of
-            apply_gradients() is used.
-        """
+        """Return the statements that call gradient() and apply_gradients()."""
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError(
@@ -214,10 +200,7 @@ class TapeSteps:
         return first, last
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
-        """Return (expression of the loss, code of the variables) of a call of gradient().
-
-        UnsureError: the call has other arguments, no variables, or a dict of variables.
-        """
+        """Return (expression of the loss, code of the variables) of a call of gradient()."""
         arguments = Arguments(source, ("target", "sources"))
         if not arguments.unknown and len(arguments.passed) < 2:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
@@ -242,10 +225,7 @@ class TapeSteps:
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Check that the optimizer is a variable or an attribute, and that the step does not assign it.
-
-        UnsureError: the optimizer is something else, or is assigned in the lines from one call to the other.
-        """
+        """Reject an optimizer that is not a variable or attribute, or that the step assigns."""
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
@@ -254,7 +234,7 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before that call.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Check that gradient() gets a list. UnsureError: the file puts its result into a list."""
+        """Reject a result of gradient() that the file puts into a list."""
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
