@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping (AGC) in the formats of trainers that have it."""
+"""Adaptive gradient clipping (AGC) in the formats of trainers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ Convention = Literal["timm", "optax", "composer"]
 
 
 def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
-    """Return the settings of AGC, whose thresholds are shares of parameters' norms.
+    """Return the settings of AGC. For a `clip_factor` of None or inf, return {"rule": "none"}.
 
-    clip_factor: The share. None and inf give {"rule": "none"}.
-    convention: The package whose variant of AGC applies. options: More settings of the rule, such as eps.
+    convention: The package whose variant of AGC applies.
     """
     if clip_factor is None or clip_factor == math.inf:
         return {"rule": "none"}
@@ -27,9 +26,8 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
 def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
     """Check all settings, and return the AGC rule to export. For settings without AGC, check nothing, and return None.
 
-    convention: The trainer's variant of AGC. has_eps: Whether the format can export the rule's `eps`.
-
-    NotRepresentableError: the trainer's AGC differs from the AGC of the settings, or the trainer lacks another setting.
+    convention: The trainer's variant of AGC.
+    has_eps: Whether the format can export the rule's `eps`.
     """
     table = settings.adaptive
     if table is None or table.rule != "agc":

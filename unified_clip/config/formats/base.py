@@ -1,4 +1,4 @@
-"""Base classes of the formats that read and write a trainer's clip keys."""
+"""Base classes of the formats, which read and write a trainer's clip keys."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .engines import except_under
 from .naming import name_format
 
 Zero = Literal["off", "zeros", "error"]
-"""What a threshold of 0 does: clipping is off, all gradients become 0 ("zeros"), or training fails ("error")."""
+"""The effect of a threshold of 0: clipping is off, all gradients become 0 ("zeros"), or training fails ("error")."""
 
 
 class FormatKey(NamedTuple):
-    """A row about one key of a trainer in the table of docs/formats.md."""
+    """A row about one key in the table of docs/formats.md."""
 
     key: str
     meaning: str
@@ -42,7 +42,6 @@ rejected_key = partial(FormatKey, support="rejected")
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the set of the words in a text. Spaces and line breaks separate words."""
     return frozenset(text.split())
 
 
@@ -57,14 +56,14 @@ class Imported:
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """Sentences for the user, such as about a default that applies, or a key with an unexpected meaning."""
+    """Sentences for the user, such as about a default that applies."""
 
     not_finite: str = ""
-    """Sentences about steps whose norm is not finite. '' if the trainer clips them by its rule."""
+    """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by its rule."""
 
 
 class OtherFamilyError(NotRepresentableError):
-    """The error of an export to a format that supports all settings except the family or eps."""
+    """A format supports all settings except the family or eps."""
 
     def __init__(self, message: str, family: FamilyName) -> None:
         super().__init__(message)
@@ -73,54 +72,54 @@ class OtherFamilyError(NotRepresentableError):
 
 
 class Format(ABC):
-    """The format of one trainer's configuration: its clip keys, and how to read and write them."""
+    """The format of one trainer's configuration."""
 
     name: ClassVar[str]
     """The name of the format on the command line, such as deepspeed."""
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """The kinds of files: toml, yaml and json, or for an `OwnFormat` python and args. Exports use the first kind."""
+    """The kinds of files that the format reads. Exports use the first kind."""
 
     keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
-    """The files of the trainer's source that define the keys, for those who change the format."""
+    """The files of the trainer's source that define the keys."""
 
     newest: ClassVar[str]
-    """The newest supported release of the trainer. Exports are for this release by default."""
+    """The newest supported release of the trainer, which is the default for exports."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why the meaning of the keys depends on the trainer's version, for errors. '' if it does not."""
+    """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
 
     extends: ClassVar[str] = ""
     """A format whose keys this trainer also has. If both formats recognise a file, the file is in this format."""
 
     instead: ClassVar[str] = ""
-    """An imperative phrase: how to clip in this trainer by a `ClipConfig` that is named `clip`. Error messages suggest
-    this. '' if unified_clip cannot clip in this trainer."""
+    """How to clip in this trainer by a `ClipConfig` named `clip`, as a phrase for error messages. '' if this is
+    impossible.
+    """
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of keys that only this trainer has. A file with one of them is in this format."""
+    """Paths of keys that only this trainer has. A file with one of these keys is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths where the trainer reads its clip keys. "*" stands for any key. Messages and `keys` have the text
-    `placeholder` in its place. Error messages name the first path."""
+    """The paths of the trainer's clip keys. "*" stands for any key. Error messages name the first path."""
     placeholder: ClassVar[str] = "NAME"
 
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of clip keys that only this trainer has, and that it also reads from its command line."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of clip keys that are not supported. For each, `read` raises an error or returns a note."""
+    """Paths of clip keys that are not supported. For each key, `read` raises an error or returns a note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last keys of those paths in `clip_keys` whose value chooses a rule. All other paths have thresholds."""
+    """The last keys of paths in `clip_keys` that choose a rule instead of a threshold."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """Top-level keys of the trainer's files that files of other trainers may have, too."""
+    """Top-level keys of the trainer's files. Files of other trainers can have them, too."""
 
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
@@ -132,35 +131,33 @@ class Format(ABC):
     """Whether the trainer supports norm types other than 2."""
 
     has_bounds: ClassVar[bool] = False
-    """Whether the trainer supports `min` and `max`. For these, `export_threshold` returns None."""
+    """Whether the trainer supports `min` and `max`."""
 
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     """The values of `nonfinite` that the trainer supports."""
 
     not_finite: ClassVar[str] = ""
-    """Sentences about steps whose norm is not finite, if the trainer does not always clip them by its rule."""
+    """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by its rule."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
-        """Return the paths at which a file may have clip keys. By default, these are `clip_keys` for every file."""
+        """Return the paths at which a file can have clip keys."""
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format. By default, return whether it has a key in `own_keys`."""
+        """Return whether a file is in this format. By default, the file needs a key in `own_keys`."""
         return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
-        """Return the clip settings in a file, with notes for the user. ConfigError: a setting cannot be imported.
+        """Return the clip settings in a file. Raise ConfigError if a setting cannot be imported.
 
         version: The trainer's version. None: the user passed none.
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a file with which this version of the trainer clips by these settings.
+        """Return the data of a file with which this version of the trainer clips by the settings.
 
-        By default, the data has only the first clip key, with the threshold, or `off` if the settings clip nothing.
-
-        NotRepresentableError: the format does not support a setting.
+        By default, the data has only the first clip key. Raise NotRepresentableError for an unsupported setting.
         """
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold
@@ -169,10 +166,9 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Return the version of the trainer that the user passed. ConfigError: the user passed none.
+        """Return the version that the user passed, or raise ConfigError without a version.
 
-        Call this if the meaning of the file's clip keys depends on the version.
-        unset: A key that the file lacks. If the file set this key, the version would not matter. '': no such key.
+        unset: A missing key. If the file set the key, the version would not matter.
         """
         if version is None:
             newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
@@ -183,11 +179,7 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return clip settings as a dict. A threshold of None gives {"rule": "none"}.
-
-        The dict has `norm_type` only if it is not 2, and a family only for rules by norm. `family`: None stands for the
-        family of the format.
-        """
+        """Return clip settings as a dict. A threshold of None gives {"rule": "none"}."""
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -211,14 +203,13 @@ class Format(ABC):
         Args:
             document, keys: The file and the path.
             default: The value of the key if the file does not set it.
-            zero: The effect of a threshold of 0 in the trainer. None: the format's attribute `zero` applies.
+            zero: The effect of a threshold of 0 in the trainer. None: the attribute `zero` of the format.
             negative: The effect of a threshold below 0. None: "off" if 0 is off, else "error".
             null: The effect of null: "off" switches clipping off, "error" makes training fail.
             infinite: The effect of inf: "off" clips nothing, and the result is inf. "error" makes gradients NaN.
 
         Raises:
-            ConfigError: The value is no number or too large for a float, or its effect is "error". Or the value is
-                unknown, for example because an unread base file may set the key.
+            ConfigError: The value is not a number, is unknown, or makes training fail.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":
@@ -256,8 +247,6 @@ class Format(ABC):
         """Return the threshold to export, or None if the settings clip nothing or have `min` and `max`.
 
         rules, family, zero: Values that replace the format's attributes of the same names.
-
-        NotRepresentableError: the format does not support a setting.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
@@ -276,7 +265,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return the error message if settings use include, exclude, groups or an unsupported `nonfinite`, else ''."""
+        """Return the error message for include, exclude, groups or an unsupported `nonfinite`, or ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -289,15 +278,12 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """A sentence with the Python code that clips by the configuration. '' if the format has no `instead`."""
+        """A sentence with Python code that clips by the configuration. '' if the format has no `instead`."""
         text = f" Or clip in Python{except_under(self.name)}: `clip = ClipConfig.load(FILE)`, then {self.instead}."
         return text if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
-        """Return an error message if the format does not support the rule, its threshold or its norm type, else ''.
-
-        Adaptive thresholds, schedules and bounds are checked, too. Settings that clip nothing are always supported.
-        """
+        """Return an error message if the format does not support the rule, its threshold or its norm type, else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:
@@ -315,10 +301,7 @@ class Format(ABC):
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the settings have another family than `family`, or an eps other than the family's.
-
-        The rule "value" has neither family nor eps, so this check accepts it.
-        """
+        """Raise OtherFamilyError if the settings have another family or another eps than the format."""
         if settings.rule == "value":
             return
         problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
@@ -331,22 +314,19 @@ class Format(ABC):
 
 
 class OwnFormat(Format):
-    """A format that reads files other than TOML, YAML and JSON, such as Python source, by its own parser."""
+    """A format with its own parser, for files such as Python source."""
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Parse the text of a file in the format's own kind. ConfigError: the text is invalid.
-
-        name: The name of the file in messages.
-        """
+        """Parse the text of a file. `name`: the name of the file in messages."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return the text of a file in the format's own kind. `data`: the result of `write`."""
+        """Return the text of a file. `data`: the result of `write`."""
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice for trainers that fail with 0 or inf, and whose default may clip. PyYAML would read 1e20 as a string."""
+"""Advice for trainers that fail with 0 or inf. PyYAML would read 1e20 as a string."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
@@ -355,7 +335,6 @@ SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configu
 
 
 def choose_rule(rules: Sequence[Rule]) -> str:
-    """Return the advice to set one of these rules, or to export to another format."""
     names = " or ".join(f'"{rule}"' for rule in rules)
     return f"Set `rule` to {names}, or export to another format."
 
@@ -368,20 +347,15 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a list with one note about the trainer's default if the file does not set a key, else [].
+    """Return a note about the trainer's default if the file does not set a key, else [].
 
     effect: The default in words, such as "Trainer clips at 1.0".
-
-    ConfigError: a file that cannot be read may set the key.
     """
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys, or 2 if the file does not set it. The text "inf" counts as a number.
-
-    ConfigError: the value is not a norm type.
-    """
+    """Return the norm type at a path of keys, or 2 if the file does not set it."""
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf
@@ -393,6 +367,5 @@ def read_norm_type(document: Document, keys: Sequence[str]) -> float:
 
 
 def check_size(document: Document, keys: Sequence[Key], value: Any) -> None:
-    """Raise ConfigError if the value of a key is an integer too large for a float."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise document.wrong(keys, "the number is too large for a float. Set a smaller one.")

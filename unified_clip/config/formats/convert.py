@@ -29,7 +29,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Keys that together show the format of a file that no format recognises. Files of other trainers may have them."""
+"""Keys that together show the format of a file that no format recognises."""
 
 _TENSORFLOW = (
     " For Keras's optimizers, pass keras. A loop that calls tf.clip_by_global_norm has no file: use ClipConfig."
@@ -41,17 +41,17 @@ HINTS = {
     "tensorflow": _TENSORFLOW, "tf": _TENSORFLOW, "jax": _JAX, "flax": _JAX, "torch": _TORCH, "pytorch": _TORCH,
     "transformers": _HUGGING_FACE, "huggingface": _HUGGING_FACE,
 }  # fmt: skip
-"""A hint for each name of a framework that users may take for a format."""
+"""A hint for each framework that users might pass as a format."""
 
 CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
-"""A possible reading of a file: (format, parsed file). The format is None for unified_clip's own format."""
+"""(format, parsed file). The format is None for unified_clip's own format."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
-    """Return the clip settings in a file of any format. ConfigError: the file or a setting cannot be imported.
+    """Return the clip settings in a file of any format.
 
     from_: "name" or "name@version" of the format. None: infer the format from the file.
     """
@@ -63,12 +63,7 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the clip settings in a parsed file. For a trainer's file, `provenance` has the notes of the import.
-
-    version: The version of the trainer. None: the user passed none.
-
-    ConfigError: a setting cannot be imported.
-    """
+    """Return the clip settings in a parsed file. For a trainer's file, `provenance` has the notes of the import."""
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)
@@ -88,7 +83,7 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
 
 
 def _other_files(document: Document) -> list[str]:
-    """Return a list with one note that names the other files of a merged document, or [] if there are none."""
+    """Return a note that names the other files of a merged document, or [] if there are none."""
     names = dict.fromkeys(layer.document.name for layer in document.layers)
     others = [name for name in names if name != document.name]
     return [f"The import also read these files: {', '.join(others)}."] if others else []
@@ -97,7 +92,7 @@ def _other_files(document: Document) -> list[str]:
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the clip settings in a file of unified_clip's own format.
 
-    ConfigError: the file or a key is wrong. For a trainer's file, the error has the command that imports it.
+    For a trainer's file, the error has the command that imports the file.
     """
     path = Path(path)
     try:
@@ -117,12 +112,10 @@ def write(
 ) -> tuple[str, list[str]]:
     """Export a configuration as text in a trainer's format. Return (text, notes for the user).
 
-    to: "name" or "name@version" of the format. For "unified_clip", `version` and `nearest` have no effect.
-    version: The version of the trainer. None: the version in `to`, or else the newest version that the format supports.
-    nearest: Whether to replace a family or eps that the format does not support by the format's own.
-    kind: "toml", "yaml" or "json". None: the first of the format's `kinds`, and TOML for "unified_clip".
-    NotRepresentableError: the format is not exported as this kind, or does not support a setting. ConfigError: there is
-    no such format, or a version is invalid.
+    to: "name" or "name@version" of the format.
+    version: The version of the trainer. None: the version in `to`, or else the newest supported version.
+    nearest: Whether to replace a family or eps that the format does not support.
+    kind: "toml", "yaml" or "json". None: the format's first kind.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
@@ -141,12 +134,9 @@ def write(
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Return (the configuration with the family and eps that a format supports, notes on the difference).
+    """Return (configuration with a family and eps that the format supports, notes on the difference).
 
-    The notes are [] if both families have the same effect.
-    error: The error of the export, which has the family that the format supports.
-
-    NotRepresentableError: the two families differ in effect, and `nearest` is False.
+    Raise NotRepresentableError if the effects differ and `nearest` is False.
     """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
@@ -167,10 +157,7 @@ def _written(trainer: Format, config: Settings, version: Version, kind: str | No
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:
-    """Split "name@version" into (name, version). The version is None if the text has no "@".
-
-    ConfigError: the name is not a format, or the version is invalid.
-    """
+    """Split "name@version" into (name, version). Without an "@", the version is None."""
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
         hint = HINTS.get(name.lower(), "")
@@ -181,10 +168,7 @@ def parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def named(path: Path, name: str) -> Candidate:
-    """Return (format, parsed file) for the format that the user named. The document is merged with its base files.
-
-    ConfigError: the file is invalid, or the format does not read files of its kind.
-    """
+    """Return (format, parsed file) for a file whose format the user named."""
     if name == UNIFIED_CLIP:
         return None, _parse_own(path)
     trainer = FORMATS[name]
@@ -196,10 +180,7 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a list with one note if other formats recognise a file, but `trainer` does not, else [].
-
-    The format that `trainer` extends counts as `trainer`. A document without a path gets no note.
-    """
+    """Return a note if other formats recognise a file, but `trainer` does not, else []."""
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
@@ -221,10 +202,7 @@ def _may_read(trainer: Format, path: Path) -> bool:
 
 
 def _parse(trainer: Format, path: Path, name: str) -> Document:
-    """Parse a file, without its base files. ConfigError: the file is invalid, or `trainer` does not read its kind.
-
-    name: The name of the file in messages.
-    """
+    """Parse a file without its base files. `name`: the name of the file in messages."""
     text, kind = documents.read_text(path), DOCUMENT_KINDS.get(path.suffix.lower())
     if kind is not None:
         document = documents.parse(text, kind, name)
@@ -237,18 +215,13 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Return a document merged with its base files, as the trainer merges them.
-
-    A key that an unread base file may set becomes unknown.
-
-    ConfigError: the trainer would reject the files.
-    """
+    """Return a document merged with its base files. A key that an unread base file might set becomes unknown."""
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)
 
 
 def _detect(path: Path) -> Candidate:
-    """Parse a file in the only format that recognises it. ConfigError: no format recognises the file, or several do."""
+    """Parse a file in the only format that recognises it."""
     candidates = recognising(path)
     if len(candidates) == 1:
         return candidates[0]
@@ -259,23 +232,20 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, parsed file) for each format that recognises a file. None stands for unified_clip's own format.
+    """Return (format, merged file) for each format that recognises a file.
 
-    Documents are merged with their base files. A format is left out if another format in the result extends it. If no
-    format recognises the file, return the formats whose COMMON_KEYS the file has.
-
-    ConfigError: the file is invalid, or cannot be merged with its base files.
+    A format is left out if another format in the result extends it. If no format recognises the file, COMMON_KEYS
+    decide.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
 
 def _recognising_formats(path: Path) -> list[Format | None]:
-    """Return the formats in the result of `recognising`. An entry of None stands for unified_clip's own format."""
     return [trainer for trainer, _ in _plain(path)]
 
 
 def _plain(path: Path) -> list[Candidate]:
-    """Return the result of `recognising`, but with documents that are not merged with their base files."""
+    """Return the result of `recognising` without merging base files."""
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -298,10 +268,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _recognises(trainer: Format, document: Document) -> bool:
-    """Return whether the format recognises the file, alone or merged with its base files.
-
-    Most formats recognise a file that has one of `own_keys`. Base files that cannot be read do not count.
-    """
+    """Return whether a format recognises a file, alone or merged with its base files."""
     if trainer.recognises(document):
         return True
     with contextlib.suppress(ConfigError):
@@ -315,11 +282,9 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about the first base file of a configuration that cannot be read, or '' if there is none.
+    """Return sentences about the first base file that cannot be read, or ''.
 
-    Such a base file may have the keys by which a format recognises the configuration.
-
-    ConfigError: the configuration is in Python, and cannot be merged with its base files.
+    A format might recognise the configuration by keys of that base file.
     """
     for trainer in FORMATS.values():
         if _may_read(trainer, path) and trainer.inheritance.keys:
@@ -339,7 +304,7 @@ def _unread_base(path: Path) -> str:
 
 
 def _partial_tables(data: Any) -> Iterator[PartialTable]:
-    """Yield each `PartialTable` in `data` and in its tables: a table to which an unread file may add keys."""
+    """Yield each `PartialTable` in nested data."""
     if isinstance(data, PartialTable):
         yield data
     for value in data.values() if isinstance(data, dict) else ():
@@ -347,7 +312,7 @@ def _partial_tables(data: Any) -> Iterator[PartialTable]:
 
 
 def _advice(path: Path) -> str:
-    """Return advice on a file that no format recognises, such as the option to pass or the base file to add."""
+    """Return advice on a file that no format recognises."""
     kind = DOCUMENT_KINDS.get(path.suffix.lower())
     document = documents.parse(documents.read_text(path), kind, path.name) if kind else None
     keys = [keys for keys, _ in placement.clip_keys(document)] if document else []
@@ -380,10 +345,7 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return sentences with the command that imports a trainer's file.
-
-    Return '' if the file cannot be parsed, is in unified_clip's own format, or no format recognises it.
-    """
+    """Return sentences with the command that imports a trainer's file, or '' if no format recognises the file."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

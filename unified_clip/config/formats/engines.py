@@ -9,7 +9,7 @@ from ..documents import Document
 DEEPSPEED, MEGATRON, XLA, COLOSSAL, FSDP1 = "DeepSpeed", "Megatron-LM", "XLA", "Colossal-AI", "FSDP 1"
 
 UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
-"""The engines that do not expose the gradients of a step. Only a setting of the engine or of the trainer clips."""
+"""Engines that do not expose the gradients of a step. Only a setting of the engine or of the trainer clips."""
 
 UNDER = {
     "hf": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
@@ -18,10 +18,10 @@ UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""The engines under which `Format.instead` raises an error or clips by another norm, by format."""
+"""For each format, the engines under which the advice `Format.instead` does not work."""
 
 OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""The formats of engines that do not expose the gradients of a step, with the engine."""
+"""The engine of each format that belongs to an engine without exposed gradients."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
@@ -33,22 +33,22 @@ SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, owner
 
 
 def except_under(format_: str) -> str:
-    """Return a phrase such as ", except under DeepSpeed or XLA" for the advice of a format, or ''."""
+    """Return a phrase such as ", except under DeepSpeed or XLA", or ''."""
     return f", except under {UNDER[format_]}" if format_ in UNDER else ""
 
 
 CLASS_KEYS = ("class_path", "_target_", "type")
-"""The keys with the class of a strategy: of LightningCLI, Hydra and mmengine."""
+"""The keys that name the class of a strategy in LightningCLI, Hydra and mmengine."""
 
 STRATEGIES = {
     "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
-"""The engine of a strategy, by a part of its name or class in lower case. The first entry that fits counts."""
+"""The engine of a strategy, by a part of its name or class in lower case. The first match counts."""
 
 
 def strategy_name(strategy: Any) -> str:
-    """Return the name or the class of Lightning's or mmengine's strategy. Return '' for a table without a class.
+    """Return the name or the class of a strategy.
 
     strategy: A name, or a table that has the class in one of CLASS_KEYS.
     """
@@ -58,10 +58,7 @@ def strategy_name(strategy: Any) -> str:
 
 
 def of_strategy(strategy: Any) -> str:
-    """Return the engine of Lightning's or mmengine's strategy, or ''.
-
-    strategy: A name, or a table that has the class in one of CLASS_KEYS.
-    """
+    """Return the engine of a strategy of Lightning or mmengine, or ''."""
     name = strategy_name(strategy).rpartition(".")[2].lower()
     return next((engine for part, engine in STRATEGIES.items() if part in name), "")
 
@@ -86,10 +83,7 @@ def of_file(format_: str, document: Document) -> str:
 
 
 def adapted(instead: str, engine: str) -> str:
-    """Return the advice of a format for an engine, or '' if code cannot clip under the engine.
-
-    instead: The advice without an engine.
-    """
+    """Return the advice `instead` for an engine, or '' if code cannot clip under the engine."""
     if engine in UNREACHABLE:
         return ""
     return instead.replace("ClipCallback(clip)", SHARDED) if engine == FSDP1 else instead

@@ -1,4 +1,4 @@
-"""Read the clip settings of an optimizer, for `ClipConfig.of`. Imports no framework."""
+"""Read the clip settings of an optimizer, without importing a framework."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
 from .trainers.tensorflow.keras import NAMES, Keras
 
 KERAS_BASES = ("Optimizer", "OptimizerV2")
-"""The names of the base classes of Keras' optimizers. Before Keras 2.11, the base class is OptimizerV2."""
+"""The base classes of Keras' optimizers. Before Keras 2.11, the base class is OptimizerV2."""
 
 
 def data(optimizer: Any) -> dict[str, Any]:
-    """Return the clip settings of an optimizer of Keras or Paddle.
-
-    TypeError: the optimizer is of another framework. ConfigError: its clipping is not supported.
-    """
+    """Return the clip settings of an optimizer of Keras or Paddle."""
     modules = [base.__module__ for base in type(optimizer).__mro__]
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):
@@ -50,7 +47,7 @@ def _class_of(optimizer: Any) -> str:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimizer that clips. If optimizers such as `LookAhead` wrap each other, this is the innermost one."""
+    """Return the innermost optimizer, which clips. Optimizers such as `LookAhead` wrap another optimizer."""
     for attribute in ("inner_optimizer", "_inner_opt"):
         inner = getattr(optimizer, attribute, None)
         if inner is not None:
@@ -100,8 +97,6 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
     """Return the settings of a clip object of Paddle or of `unified_clip.paddle`.
 
     owner: The name of the optimizer in errors.
-
-    ConfigError: the class of the clip object, or one of its arguments, is not supported.
     """
     kind = type(clip)
     package = kind.__module__.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Advice on how the user can name the format of a file: by an option, by an argument in Python, or in a table."""
+"""Advice on how to name the format of a file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
 
 @contextmanager
 def named_by(way: str) -> Iterator[None]:
-    """Set the advice that `name_format` returns inside the `with` block.
+    """Set the advice that `name_format` returns inside a `with` block.
 
-    way: The advice with {} for the name, such as "pass --from-b {}". Outside of all blocks, the advice is for Python.
+    way: The advice with {} for the name, such as "pass --from-b {}".
     """
     token = _way.set(way)
     try:
@@ -23,5 +23,5 @@ def named_by(way: str) -> Iterator[None]:
 
 
 def name_format(name: str) -> str:
-    """Return advice to name a format, such as "pass --from hf@5.0". The advice begins with a verb in lower case."""
+    """Return advice to name a format, such as "pass --from hf@5.0"."""
     return _way.get().replace("{}", name)

@@ -1,4 +1,4 @@
-"""Find clip keys that a file has in the wrong place, where the trainer does not read them."""
+"""Find clip keys in places where the trainer does not read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .naming import name_format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""In a path of `Format.places`, "*" stands for any key, or for any index of a list."""
+"""Stands for any key or index in a path of `Format.places`."""
 
 LOOKALIKE = re.compile(
     r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip
@@ -27,51 +27,41 @@ LOOKALIKE = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""Matches the name of a clip key in any trainer, in lower case and without punctuation."""
+"""Matches the name of a clip key of any trainer, in lower case and without punctuation."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names of the path of a clip key, such as "train maxnorm". In other tables, keys with the same
-last name have other meanings. A key counts only if its value is a number.
-"""
+"""Matches the last two names in the path of a clip key, such as "train maxnorm". The value must be a number."""
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with its value. For unified-clip config check, "
     "approve the key by its value in check.ignore."
 )
-"""Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
+"""Advice for an ignored key, which a program that extends the trainer might read."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""A misspelt clip key has at least this similarity to the clip key (by difflib).
-
-Both keys have at least SHORTEST_MISSPELT letters.
-"""
+"""The smallest similarity (by difflib) and the smallest length of a misspelt clip key."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""The ends of the names of keys that switch clipping on or off, in lower case and without punctuation."""
+"""The endings of keys that switch clipping on or off, in lower case and without punctuation."""
 
 
 def unread_paths(document: Document, trainer: Format) -> list[Path]:
-    """Return the path of each key that is named like a clip key, and that the trainer does not read."""
+    """Return the paths of keys that are named like a clip key, but that the trainer does not read."""
     places = [*trainer.places(document), *trainer.foreign_keys]
     entries = _entries(document.data, places)
     return [path for path, value in entries if not _is_at(path, places) and _is_clip_key(path, value, places)]
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Check that the clip keys of a file are where its trainer reads them. Only tables and lists are checked.
-
-    Returns:
-        The path of each clip key that the trainer ignores. A key is left out if a key that the trainer reads has the
-        same value.
+    """Return the clip keys that the trainer ignores, after checks that raise ConfigError.
 
     Raises:
         ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
-            Or the file has none of the trainer's keys, so the trainer's default cannot be assumed. For a clip key in
-            `foreign_keys`, the method `read` of the format raises the error instead.
+            Or no key shows that the file belongs to the trainer.
     """
     if not isinstance(document.data, dict | list):
         return []
@@ -109,10 +99,9 @@ def check(document: Document, trainer: Format) -> list[Path]:
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
     """Return a note for each clip key that the trainer ignores.
 
-    unread: The paths of these keys. is_off: Whether the trainer clips nothing.
+    If the trainer clips nothing, raise ConfigError instead, because other code might clip by the key.
 
-    ConfigError: the trainer clips nothing, but an ignored key has another value than null, false, 0 or ''. Other code
-    may clip by this key.
+    is_off: Whether the trainer clips nothing.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -129,11 +118,7 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a key twice, with different values, and the key matters for clipping.
-
-    Such a key is a clip key, a table with a clip key, or the key that names base files.
-    places: The paths at which the trainer reads its clip keys.
-    """
+    """Raise ConfigError if a file sets a key twice with different values, and the key matters for clipping."""
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
@@ -149,21 +134,20 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
 
 
 def first_read(document: Document, trainer: Format) -> Path:
-    """Return the path of the first clip key that the trainer reads in a file, or () if there is none."""
+    """Return the path of the first clip key that the trainer reads, or () if there is none."""
     return next(read_paths(document, trainer), ())
 
 
 def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
-    """Yield the path of each clip key that the trainer reads in a file."""
+    """Yield the path of each clip key that the trainer reads."""
     places = trainer.places(document)
     return (path for path, _ in _entries(document.data, places) if _is_at(path, places))
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return a text such as "max_grad_norm is not set" if a file gives no clip key of its trainer a value, else ''.
+    """Return a text such as "max_grad_norm is not set" if a file gives no clip key a value, else ''.
 
-    The text names a clip key of the trainer. If the file sets a clip key to null, the text is "max_grad_norm is
-    null". Keys that choose a rule do not count as clip keys here. Return '' for a trainer that has only such keys.
+    Keys that choose a rule do not count as clip keys here.
     """
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
@@ -175,17 +159,14 @@ def unset(document: Document, trainer: Format) -> str:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    """Return a list of (path, value) for the keys that are named like any trainer's clip key. Values may be tables.
-
-    Keys with null or false are left out. Keys with true are left out unless their name ends in one of SWITCHES.
-    """
+    """Return (path, value) for each key that is named like a clip key of any trainer."""
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for the keys of all nested tables and lists in `data`. Indices of lists are not keys.
+    """Yield (path, value) for the keys of all nested tables and lists.
 
-    places: Paths whose values are not searched for inner keys. path: The path of `data` in the file.
+    places: Paths whose values are not searched for inner keys.
     """
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -197,16 +178,15 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:
-    """Return whether a path matches one of these places. ANY in a place matches any key."""
+    """Return whether a path matches one of the places. ANY in a place matches any key."""
     same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether the last key of a path has the name of a clip key in `places`, or of any trainer's clip key.
+    """Return whether a path ends in the name of a clip key, from `places` or of any trainer.
 
-    A name that resembles one in `places`, such as max_grad_nrom, counts if its value is a number. A key of another
-    trainer does not count if its value is null or false. With true, it counts if its name ends in one of SWITCHES.
+    A misspelt name, such as max_grad_nrom, counts if its value is a number.
     """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
@@ -232,12 +212,12 @@ def _normalized(key: Key) -> str:
 
 
 def _format_place(place: Path, trainer: Format) -> str:
-    """Return a place as text, with the placeholder of the format for ANY, as in "EXPERIMENT.config.grad_clip"."""
+    """Return a place as text, such as "EXPERIMENT.config.grad_clip"."""
     return dotted([trainer.placeholder if key == ANY else key for key in place])
 
 
 def _explained(place: Path, trainer: Format) -> str:
-    """Return a sentence, with a space before it, about the placeholder in a place. Return '' if it has none."""
+    """Return a sentence about the placeholder in a place, or ''."""
     return f" {trainer.placeholder} stands for a name." if ANY in place else ""
 
 

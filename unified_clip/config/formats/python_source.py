@@ -15,21 +15,18 @@ from ..documents import Document
 from .base import OwnFormat
 
 MAX_ALIASES = 10
-"""The longest chain of names, such as a = b; b = 1.0, whose value is read."""
+"""The longest chain of names to follow, such as a = b; b = 1.0."""
 
 MAX_SHOWN = 60
 """The number of characters above which messages shorten code."""
 
 
 class PythonFormat(OwnFormat):
-    """Base class of the formats that read clips in Python source. The `data` of a document is a `Source`."""
+    """Base class of the formats that read clips in Python source. The data of a document is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
-    """The framework whose clips the format reads, such as "optax".
-
-    Files that do not use this framework have another format.
-    """
+    """The framework whose clips the format reads, such as "optax"."""
 
     def parse(self, text: str, name: str) -> Document:
         return Document(name, text, "python", Source(text, name))
@@ -39,7 +36,7 @@ class PythonFormat(OwnFormat):
 
 
 def parse_tree(text: str, name: str) -> ast.Module:
-    """Return the syntax tree of Python source. ConfigError: the text is not Python, or is nested too deep."""
+    """Return the syntax tree of Python source, or raise ConfigError if the text is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes
             return ast.parse(text)
@@ -56,11 +53,7 @@ def parse_tree(text: str, name: str) -> ast.Module:
 
 
 def shortened(node: ast.AST) -> str:
-    """Return the code of a node for a message.
-
-    Code with more than 60 characters is cut after 60 characters, and ends in "...". A call with more than 60 characters
-    becomes `function(...)`, where the code of the function may be shortened, too.
-    """
+    """Return the code of a node, shortened for a message."""
     code = ast.unparse(node)
     if len(code) <= MAX_SHOWN:
         return code
@@ -71,17 +64,14 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def last_name(node: ast.AST) -> str:
-    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`.
-
-    Return '' for other code.
-    """
+    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`, or ''."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def end_of(node: ast.expr) -> tuple[int, int]:
-    """Return (line, column) of the end of an expression: calls run in the order of their ends."""
+    """Return (line, column) of the end of an expression. Calls run in the order of their ends."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
@@ -98,7 +88,7 @@ class Source:
         self._follow_modules()
 
     def _imports(self) -> dict[str, str]:
-        """Return {name: full name} of the imports, such as {"np": "numpy"}. Relative imports are left out."""
+        """Return the full name of each imported name, such as {"np": "numpy"}."""
         imports = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -111,9 +101,9 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Return {name: list of the expressions that the source assigns to the name}.
+        """Return the expressions that the source assigns to each name.
 
-        None in the list stands for any other binding, such as a loop variable or a parameter of a function.
+        None stands for any other binding, such as a loop variable or a parameter of a function.
         """
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
@@ -130,7 +120,7 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Add to `self.imports` each name to which code assigns an imported name, as in `nn = paddle.nn`."""
+        """Add names that stand for an imported name to `self.imports`, as in `nn = paddle.nn`."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)
@@ -142,36 +132,27 @@ class Source:
 
     @property
     def packages(self) -> set[str]:
-        """The packages that the source imports, or imports from."""
         return {module.partition(".")[0] for module in self.imports.values()}
 
     def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:
-        """Return an error about a node, with the file and the line.
-
-        code: The error code, such as "UC106". '': the code of `ConfigError`.
-        """
+        """Return an error about a node, with the file and the line."""
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or '' for other expressions.
-
-        A name that is not imported stays as it is.
-        """
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or '' for other expressions."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether an expression of the source uses the package. An import alone does not count."""
+        """Return whether the source uses the package. An import alone does not count."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield (name in the package, node) for each use of a name of a package, in the order of the source.
+        """Yield (name in the package, node) for each use of a package, in the order of the source.
 
         `optax.tree.clip` is a use of two names: "tree" and "tree.clip".
-
-        ConfigError: the source uses `import *` or `getattr` of the package, so that a name is only known at run time.
         """
         uses = []
         for node in self.nodes:
@@ -191,7 +172,7 @@ class Source:
         yield from sorted(uses, key=lambda use: (use[1].lineno, use[1].col_offset))
 
     def call(self, node: ast.expr) -> ast.Call:
-        """Return the call of the function that a node names. ConfigError: the function is not called at this node."""
+        """Return the call of the function that a node names."""
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
@@ -199,7 +180,7 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the single clip of this file, or None if there is none. ConfigError: there are several.
+        """Return the single clip of this file, or None. Raise ConfigError if there are several clips.
 
         clips: The (name, call) of each clip in the file.
         """
@@ -213,11 +194,9 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return the arguments of a call by name, as a `Document` whose errors name the line of the call.
+        """Return the arguments of a call by name.
 
         names: The parameters of the called function, in order.
-
-        ConfigError: an argument is for no parameter in `names`, or is not a constant.
         """
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
@@ -242,10 +221,7 @@ class Source:
         return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name that is assigned one constant.
-
-        ConfigError: the value is only known at run time.
-        """
+        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name for a constant."""
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:
@@ -263,10 +239,7 @@ class Source:
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
     def followed(self, node: ast.expr) -> ast.expr:
-        """Return the expression that a name stands for, if the source assigns the name only once. Else return `node`.
-
-        A chain of names is followed, as in a = b; b = 1.0.
-        """
+        """Return the expression that a name stands for, or `node` if the source assigns the name several times."""
         for _ in range(MAX_ALIASES):
             values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
             if len(values) != 1 or values[0] is None:
@@ -281,14 +254,11 @@ class Source:
             yield node
 
     def function(self, node: ast.AST, kinds: tuple[type[ast.AST], ...] = FUNCTIONS) -> ast.AST | None:
-        """Return the innermost function around a node, or None for code outside of functions."""
+        """Return the innermost function around a node, or None."""
         return next((outer for outer in self.around(node) if isinstance(outer, kinds)), None)
 
     def conditions(self, node: ast.AST) -> list[str]:
-        """Return a note for each `if` whose condition decides whether the code of a node runs.
-
-        `if __name__ == "__main__"` gets no note.
-        """
+        """Return a note for each `if` that decides whether the code of a node runs."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
         return [f"The file clips or not, depending on `{text}`. The import assumes that it clips." for text in texts]

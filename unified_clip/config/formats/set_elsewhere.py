@@ -6,9 +6,10 @@ from ...errors import ConfigError
 
 
 class SetElsewhereError(ConfigError):
-    """The error for a file whose clip settings are in another file or in the training script.
+    """The clip settings are in another file or in the training script.
 
-    problem: A sentence about the file. advice: Sentences about what to import instead.
+    problem: A sentence about the file.
+    advice: Sentences about what to import instead.
     """
 
     def __init__(self, problem: str, advice: str) -> None:

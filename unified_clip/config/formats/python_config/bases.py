@@ -24,10 +24,10 @@ class Import(NamedTuple):
     """An import of a base file in `with read_base():`."""
 
     path: str
-    """The path of the file, relative to the importing file. For an installed package: the name of the module."""
+    """The path relative to the importing file, or the name of the module in an installed package."""
 
     names: dict[str, str] | None
-    """{name in the importing file: name in the base file}. None: all names of the base file."""
+    """{name in the importing file: name in the base file}. None means all names."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ class ConfigBases(BaseFiles):
     ) -> Any:
         """Return the values of all base files by name, in a `PartialTable` if a base file is unread.
 
-        For `with read_base()`, return only the imported names. A later file replaces the values of earlier files.
-
-        ConfigError: two files of the list `_base_` set the same name.
+        For `with read_base()`, return only the imported names.
         """
         imports = _imports(document)
         names: dict[str, Any] = {}
@@ -96,7 +94,7 @@ def _imported(data: dict[str, Any], statement: Import) -> dict[str, Any]:
 
 
 def _imports(document: Document) -> list[Import]:
-    """Return the imports in `with read_base():` of a file, or [] if it has none."""
+    """Return the imports in `with read_base():` of a file."""
     imports = []
     for statement in parse_tree(document.text, document.name).body:
         for node in statement.body if isinstance(statement, ast.With) and reads_base(statement) else []:

@@ -1,4 +1,4 @@
-"""Find the statements of a configuration in Python that may change a name without a plain assignment."""
+"""Find statements that might change a name of a configuration without a plain assignment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name to which a configuration assigns the paths of its base files. In expressions, it stands for their data."""
+"""The name for the paths of base files. In expressions, the name stands for the data of these files."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names whose values decide about clipping."""
 
 WRITERS = frozenset({"globals", "locals", "vars", "exec"})
-"""Builtin functions by which code can change a name without an assignment."""
+"""Builtin functions that can change a name without an assignment."""
 
 
 def reads_base(statement: ast.stmt) -> bool:
@@ -22,7 +22,7 @@ def reads_base(statement: ast.stmt) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the plain names to which a statement assigns, without targets such as `a.b` and `a, b`."""
+    """Return the plain names that a statement assigns, without targets such as `a.b` and `a, b`."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]
@@ -30,10 +30,10 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement that may change clipping in a way that cannot be read.
+    """Return (name, statement) for each statement that might change clipping in a way that cannot be read.
 
-    The name is in `ROOTS`, and its value is unknown after the statement. If there are several such names, each has its
-    own tuple. Plain assignments are left out.
+    The name is in `ROOTS`, and its value is unknown after the statement.
+
     understood: Statements to skip, because the reader has already applied them.
     """
     relevant = _relevant_names(body)
@@ -51,10 +51,9 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values decide about clipping.
+    """Return the names whose values decide about clipping, including other names for the same dicts.
 
-    Include other names for the same dicts. Also include "*" for `import *`, and the functions in `WRITERS`, such as
-    `exec`, because they may change any name.
+    WRITERS and "*" (for `import *`) are included, because they might change any name.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
@@ -73,10 +72,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names to which a statement may assign, and the names of dicts that it may change. '*': any name.
-
-    For a plain assignment, return only the names in calls and in `:=`. For `with read_base()`, return none.
-    """
+    """Return the names that a statement might change. '*' stands for any name."""
     if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = assigned_names(statement)
@@ -94,9 +90,9 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that are used, bound or imported in a node. Builtins are left out, except `WRITERS`.
+    """Return the names that are used, bound or imported in a node, without builtins other than WRITERS.
 
-    `_base_` does not count in the expression of a key without clip settings, such as `_base_.train_pipeline`.
+    `_base_` is left out in expressions for keys without clip settings, such as `_base_.train_pipeline`.
     """
     names: set[str] = set()
     nodes = list(ast.walk(node))

@@ -17,10 +17,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
     """Return a document with the values that Python source assigns to names at the top level.
 
-    A value that cannot be read is an `Unknown`.
     names: The names that other files assign, with their values.
-
-    ConfigError: the text is not Python.
     """
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body
@@ -73,11 +70,7 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Set these entries in the dict at `target`, and mark the statement as understood.
-
-        If all entries are irrelevant (see `_is_irrelevant`), mark the statement without setting them. If the dict is
-        unknown, do neither. In all cases, add the lines of the entries to `places` if `target` is a path of names.
-        """
+        """Set entries in the dict at `target`, and mark the statement as understood, unless the dict is unknown."""
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path
@@ -99,15 +92,14 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether the reader can skip a statement that changes the value at this path.
+        """Return whether a path is in a base file and leads to no clip setting.
 
-        The reader can skip it if the path is in a base file and leads to no clip setting. Before the base files are
-        read, it can skip all paths in base files.
+        Before the base files are read, all paths in base files are irrelevant.
         """
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
-        """Return the value of an expression, or an `Unknown`. Add the lines of a dict's or list's entries to `places`.
+        """Return the value of an expression, or an `Unknown`. Add the lines of inner values to `places`.
 
         keys: The path of the value in the configuration.
         """
@@ -144,10 +136,7 @@ class _Reader:
 
 
 def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the entries of `dict(key=value)` or `{"key": value}`.
-
-    Return None for other expressions, and if a key is no text, as with `**`.
-    """
+    """Return the entries of `dict(key=value)` or `{"key": value}`, or None for other expressions."""
     entries: dict[Any, ast.expr] | None = None
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[]):
@@ -169,10 +158,7 @@ def _path(node: ast.expr) -> tuple[str, ...]:
 
 
 def _unbraced(node: ast.expr) -> ast.expr:
-    """Return the expression inside `{{ }}`, such as `_base_.lr` for `{{_base_.lr}}`: an old form of mmengine.
-
-    Return other expressions unchanged.
-    """
+    """Return the expression inside `{{ }}`, an old form of mmengine. Other expressions stay unchanged."""
     match node:
         case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
             return inner

@@ -1,1 +1,1 @@
-"""The formats of trainers, one module per trainer, in folders by framework or subject. `FORMATS` lists them."""
+"""The formats of trainers, with one module per trainer."""

@@ -24,7 +24,7 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """The format of Accelerate's YAML and JSON files. Only DeepSpeed and Megatron-LM read clip keys from them.
+    """Accelerate's YAML and JSON files, whose clip keys only DeepSpeed and Megatron-LM read.
 
     In all other cases, the training script clips.
     """

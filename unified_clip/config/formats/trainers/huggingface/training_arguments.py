@@ -22,7 +22,7 @@ TRAINING_ARGUMENTS = words("""
 """Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
 
 NO_TRAINER = ("checkpointing_steps", "with_tracking")
-"""Arguments of scripts that call Accelerate instead of Trainer. These scripts have another default of max_grad_norm."""
+"""Arguments of scripts that call Accelerate instead of Trainer, and have another default of max_grad_norm."""
 
 NULL_FAILS = Version("5.0.0.dev0")
 """From this version on, training fails with null. In earlier versions, null switches clipping off."""
@@ -80,8 +80,7 @@ class HuggingFace(Format):
     def recognises(self, document: Document) -> bool:
         """Return whether a file has a key in `own_keys`, and also max_grad_norm or a key in `vocabulary`.
 
-        A key in `own_keys` is not enough: configurations of models have `gradient_checkpointing`, too. A file with a
-        key in NO_TRAINER is in another format.
+        A key in `own_keys` is not enough, because configurations of models have `gradient_checkpointing`, too.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
@@ -116,7 +115,7 @@ class HuggingFace(Format):
         return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
-        """Return a note about DeepSpeed. ConfigError: DeepSpeed's configuration does not clip at max_grad_norm.
+        """Return a note about DeepSpeed, or raise ConfigError if DeepSpeed does not clip at max_grad_norm.
 
         max_norm: The value of max_grad_norm, or its default.
         """

@@ -1,1 +1,1 @@
-"""The formats of JAX."""
+"""The formats of trainers on JAX."""

@@ -17,10 +17,7 @@ KEY = "gradient_clipping_threshold"
 @dataclass(frozen=True)
 class MaxTextBases(BaseFiles):
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of the base file `text`: in `folder`, or else in a folder `configs` above it.
-
-        If neither folder has the file, return the path in `folder`. For a URL, return an error sentence.
-        """
+        """Return the path of a base file in `folder`, or else in a folder `configs` above it."""
         path = super().path(text, folder)
         own = [parent / text for parent in folder.resolve().parents if parent.name == "configs"]
         return next((each for each in own if each.is_file()), path) if not Path(path).is_file() else path

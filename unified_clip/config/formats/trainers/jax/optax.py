@@ -16,7 +16,7 @@ from ...python_source import PythonFormat, Source, shortened
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
 
 EPS = 1e-3
-"""The default of adaptive_grad_clip."""
+"""The default eps of adaptive_grad_clip."""
 
 KEEP = "This is not supported: keep optax's clip."
 SELECT = "Write a clip configuration. If the clip is for some parameters only, add `include`."
@@ -93,7 +93,6 @@ class Optax(PythonFormat):
         return Imported(self.settings("value" if name == "clip" else "global_norm", threshold), notes)
 
     def _adaptive(self, arguments: Document, clip_factor: float | None) -> dict[str, Any]:
-        """Return the settings of `adaptive_grad_clip`. ConfigError: an argument is not supported."""
         if arguments.get("axis") is not None:
             raise arguments.wrong(["axis"], "axis is not supported. Keep optax's clip.")
         eps = self.read_threshold(arguments, ["eps"], EPS, zero="zeros")
@@ -113,7 +112,7 @@ class Optax(PythonFormat):
 
 
 def short(name: str) -> str:
-    """Return the last part of a dotted name, such as clip for transforms.clip. A name in a tree module stays whole."""
+    """Return the last part of a dotted name, except for names in a tree module."""
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
@@ -125,10 +124,11 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. ConfigError: another transformation may precede the clip.
+        """Return notes about the place of a clip, or raise ConfigError if another transformation might precede the
+        clip.
 
-        node: The clip, or a later use of it. A node that was checked before has no notes.
-        alone: Whether the clip is outside optax.chain. If so, also check the code that uses the clip.
+        node: The clip, or a later use of it.
+        alone: Whether the clip is outside optax.chain. If so, the code that uses the clip is checked, too.
         """
         if node in self.visited:
             return []
@@ -170,10 +170,7 @@ class _PlaceCheck:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument calls a function of optax, or has a variable that is assigned such a call.
-
-        Functions for schedules do not count, because they transform no gradients.
-        """
+        """Return whether an argument calls a function of optax, directly or in a variable. Schedules do not count."""
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
@@ -189,13 +186,9 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement: later reads of the names that it assigns.
+        """Return the nodes that use the result of a statement: later reads of its names, or calls of its function.
 
         Reads in other functions count wherever they are.
-
-        For `return`, these are the calls of its function, and other reads of the function's name.
-
-        ConfigError: the statement assigns to a target other than names, attributes and tuples of these.
         """
         source = self.source
         function = source.function(statement)
@@ -219,7 +212,7 @@ class _PlaceCheck:
         return [load for load in reads if load.lineno > after or source.function(load) is not function]
 
     def _has_imported_root(self, node: ast.expr) -> bool:
-        """Return whether an expression such as `a.b.c` begins with a name that the file imports."""
+        """Return whether an expression such as `a.b.c` begins with an imported name."""
         while isinstance(node, ast.Attribute):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.source.imports
@@ -227,7 +220,7 @@ class _PlaceCheck:
     def _reads(self, names: set[str], *, of_imports: bool = False) -> list[ast.Name | ast.Attribute]:
         """Return every read of a variable or an attribute with one of these names.
 
-        Attributes of imported names, such as `module.name`, are left out unless `of_imports`.
+        of_imports: Whether attributes of imported names count, such as `module.name`.
         """
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:

@@ -1,1 +1,1 @@
-"""The formats of MindSpore."""
+"""The formats of trainers on MindSpore."""

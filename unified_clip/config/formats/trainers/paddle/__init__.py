@@ -1,1 +1,1 @@
-"""The formats of Paddle."""
+"""The formats of Paddle, and of trainers on Paddle."""

@@ -25,7 +25,7 @@ ARGUMENTS = {
     "GradientClipByValue": ("max", "min"),
     "GradClipByValue": ("max_value", "min_value"),
 }
-"""The arguments of the classes of Paddle 2 and 3 (ClipGradBy*), Paddle 1 (GradientClipBy*) and its dygraph mode."""
+"""The arguments of the clip classes of Paddle 1, 2 and 3."""
 
 MODULES = {
     "ClipGradBy": "paddle.nn",
@@ -40,7 +40,7 @@ KEYWORDS = {
     "gradient_clip": "sets the clip of one parameter, which this file does not name. Remove it in a copy of the file, "
     "import the copy, and add a group for this parameter to `groups`.",
 }
-"""Why keyword arguments of any call are rejected, by name."""
+"""The reason why a keyword argument is rejected in any call."""
 
 REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
@@ -124,10 +124,7 @@ class Paddle(PythonFormat):
         return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
 
     def settings_of(self, name: str, arguments: Document) -> dict[str, Any]:
-        """Return the clip settings of the Paddle class `name`, which is called with these arguments.
-
-        ConfigError: the threshold is missing, or an argument is not supported.
-        """
+        """Return the clip settings of the Paddle class `name`, which is called with these arguments."""
         key, *more = ARGUMENTS[name]
         data = arguments.data
         if data.get(key) is None:
@@ -150,11 +147,9 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return the settings of a clip by value, from its arguments with these names.
+        """Return the settings of a clip by value. Bounds of -c and c become a threshold of c.
 
-        Bounds of -c and c give a threshold of c. An upper bound of c without a lower bound also gives a threshold of c.
-
-        ConfigError: a bound is not a number, or the lower bound is above the upper bound.
+        high_key, low_key: The names of the bounds in `arguments`.
         """
         high, low = arguments.data[high_key], arguments.data.get(low_key)
         if low is None:
@@ -196,7 +191,7 @@ def _is_imported(source: Source, node: ast.Attribute) -> bool:
 
 
 def _check_groups(source: Source) -> None:
-    """Raise ConfigError if the source sets grad_clip for one group of parameters, in a dict or by `group[...] =`."""
+    """Raise ConfigError if the source sets grad_clip for one group of parameters."""
     for node in source.nodes:
         keys: list[Any] = []
         if isinstance(node, ast.Dict):
@@ -212,10 +207,7 @@ def _check_groups(source: Source) -> None:
 
 
 def has_groups(source: Source) -> bool:
-    """Return whether a call passes several groups of parameters, as in `parameters=[{"params": ...}, ...]`.
-
-    A variable counts if the file assigns such a list to it.
-    """
+    """Return whether a call passes several groups of parameters, as in `parameters=[{"params": ...}, ...]`."""
     passed = [keyword.value for keyword in _keywords(source, "parameters")]
     names = [value.id for value in passed if isinstance(value, ast.Name)]
     lists = [*passed, *(value for name in names for value in source.bound.get(name, []))]

@@ -52,12 +52,7 @@ class PaddleClas(Format):
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
-    """Return the path of each optimizer's table.
-
-    `Optimizer` is one table, or a list with an entry {name: table} for each optimizer.
-
-    ConfigError: the list is empty, or an entry has another form.
-    """
+    """Return the path of each optimizer's table. `Optimizer` is one table, or a list of {name: table}."""
     optimizers = document.get("Optimizer")
     if not isinstance(optimizers, list):
         return [["Optimizer"]]

@@ -10,7 +10,7 @@ from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments, JSON or YAML. Keys that Hugging Face's format lacks identify it."""
+    """The format of PaddleNLP's TrainingArguments. Keys that Hugging Face's format lacks identify it."""
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
@@ -31,7 +31,7 @@ class PaddleNLP(Format):
     def recognises(self, document: Document) -> bool:
         """Return whether a file has a key in `own_keys`, and also max_grad_norm or a key in `vocabulary`.
 
-        A key in `own_keys` is not enough: files of other trainers have `sharding`, too.
+        A key in `own_keys` is not enough, because files of other trainers have `sharding`, too.
         """
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 

@@ -27,7 +27,7 @@ DEFAULTS: dict[str, float | None] = {
     "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
     "DQN": 40.0, "SimpleQ": 40.0, "APEX": 40.0, "IMPALA": 40.0, "APPO": 40.0, "A2C": 40.0, "A3C": 40.0,
 }  # fmt: skip
-"""The default threshold of each algorithm. None: the algorithm clips nothing by default."""
+"""The default threshold of each algorithm. None: no clip by default."""
 
 PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
 NOT_FINITE = "RLlib replaces a norm of NaN by 0, and a norm of inf by 1e9."
@@ -75,7 +75,7 @@ class RLlib(Format):
         return self.clip_keys[2:] if self._is_saved(document) else self.clip_keys[:2]
 
     def _is_saved(self, document: Document) -> bool:
-        """Return whether a file has the configuration of one run at its top level: one of `own_keys` is there."""
+        """Return whether a file has the configuration of one run at its top level."""
         return any(document.has(*path) for path in self.own_keys)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -17,7 +17,7 @@ from ...naming import name_format
 
 KEY = "max_grad_norm"
 DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
-"""The default threshold of each algorithm that clips, by the name of its file. None: no clip by default."""
+"""The default threshold of each algorithm, by the name of its file. None: no clip by default."""
 
 WITHOUT = ("ars", "crossq", "ddpg", "her", "sac", "td3", "tqc", "trpo")
 """The algorithms that do not have the key."""

@@ -76,10 +76,7 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _not_finite(document: Document, version: Version | None) -> str:
-    """Return a sentence that verl skips steps whose norm is not finite, or '' if it does not.
-
-    Without a version, the sentence has the first version that skips such steps.
-    """
+    """Return a sentence that verl skips steps whose norm is not finite, or '' if it does not."""
     if _is_megatron(document, ACTOR):
         return ""
     if version is None:

@@ -19,16 +19,16 @@ OLD_KEYS = (
     OLD_KEY, "mtlalpha", "elayers", "transformer-lr", "transformer-warmup-steps", "model-module", "batch-size",
     "accum-grad",
 )  # fmt: skip
-"""Keys that only ESPnet 1 has. ESPnet 2 writes underscores in place of hyphens."""
+"""Keys that only ESPnet 1 has. ESPnet 2 writes underscores instead of hyphens."""
 
 SPEECH_KEYS = ("postnet-layers", "reduction-factor")
-"""Keys that only the models for speech synthesis and voice conversion of ESPnet 1 have."""
+"""Keys that ESPnet 1 reads only for speech synthesis and voice conversion."""
 
 SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
-"""Matches the module of such a model, the value of `model-module`."""
+"""Matches the `model-module` of models for speech synthesis and voice conversion."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
-"""Keys that only the models for speech recognition and translation of ESPnet 1 have."""
+"""Keys that ESPnet 1 reads only for speech recognition and translation."""
 
 TEXT_MODULE = re.compile(r"e2e_(asr|mt|st)")
 
@@ -80,7 +80,7 @@ class ESPnet(Format):
         return Imported(self.settings("global_norm", threshold, norm_type), notes, not_finite)
 
     def _read_old(self, document: Document) -> Imported:
-        """Read a file of ESPnet 1. ConfigError: the file does not set the clip key, and its default is unknown."""
+        """Read a file of ESPnet 1."""
         module = str(document.get("model-module", default=""))
         is_speech = any(map(document.has, SPEECH_KEYS)) or SPEECH_MODULE.search(module)
         is_text = any(map(document.has, TEXT_KEYS)) or TEXT_MODULE.search(module)

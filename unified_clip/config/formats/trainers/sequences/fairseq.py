@@ -68,7 +68,7 @@ class Fairseq(OwnFormat):
     def parse(self, text: str, name: str) -> Document:
         """Return a document with the value of each `--option` of a script.
 
-        If the script has no --clip-norm, Hydra's override `optimization.clip_norm=1.0` sets it.
+        Hydra's override `optimization.clip_norm=1.0` counts as --clip-norm.
         """
         document = Megatron().parse(text, name)
         if (override := OVERRIDE.search(text)) and not document.has(*SCRIPT):

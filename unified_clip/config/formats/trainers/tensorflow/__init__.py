@@ -1,1 +1,1 @@
-"""The formats of TensorFlow and Keras."""
+"""The formats of Keras, and of trainers on TensorFlow."""

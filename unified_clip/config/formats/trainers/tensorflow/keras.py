@@ -110,14 +110,9 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file.
-
-        Infer the generation from the optimizer's key `is_legacy_optimizer`. Without this key, use `version`. If
-        `version` is None, look for other keys that only Keras 3 writes.
+        """Return the generation of Keras that wrote the file, from keys of the optimizer or from `version`.
 
         place: The path of the optimizer's configuration.
-
-        ConfigError: the file has none of these keys, and `version` is None.
         """
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
@@ -137,11 +132,9 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the optimizer's configuration. It may be inside other tables.
+    """Return the path of the optimizer's configuration, which can be inside other tables.
 
-    `keras.optimizers.serialize`, `model.get_compile_config()` and the config.json of a .keras file each add a table.
-    The configuration of an optimizer that scales the loss contains the configuration of an inner optimizer. In that
-    case, return the path of the inner configuration.
+    An optimizer that scales the loss contains an inner optimizer. In that case, return the path of the inner optimizer.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
@@ -152,7 +145,7 @@ def _place(document: Document) -> list[str]:
 
 
 def _clips(nested: Any) -> bool:
-    """Return whether this value is a table with a clip key, or has such a table at any level."""
+    """Return whether a value is or contains a table with a clip key."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):

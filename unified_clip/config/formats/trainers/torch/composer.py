@@ -14,10 +14,10 @@ from ...base import Format, FormatKey, Imported, imported_key, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
-"""Where a file has the configuration: at the top level, or below `parameters` in a file that starts a run."""
+"""The place of the configuration: the top level, or `parameters` in a file that starts a run."""
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
-"""A file of Composer has one of these keys, and `train_loader`. Files of OLMo have the keys without `train_loader`."""
+"""A file of Composer has one of these keys and `train_loader`. Files of OLMo have no `train_loader`."""
 
 AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
@@ -85,9 +85,7 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of `gradient_clipping` in `algorithms`, which is a table or a list of tables.
-
-        Return None if no table has the key. ConfigError: several tables have it.
+        """Return the path of `gradient_clipping`, or None. `algorithms` is a table or a list of tables.
 
         root: The path of the table with `algorithms`.
         """

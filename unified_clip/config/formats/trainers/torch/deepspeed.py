@@ -67,8 +67,6 @@ class DeepSpeed(Format):
 def not_finite(document: Document, threshold: float | None, *table: str) -> str:
     """Return sentences about steps whose norm is not finite. They depend on the precision in DeepSpeed's settings.
 
-    If the settings enable neither fp16 nor bf16, the sentences are about both. Return '' without a threshold.
-
     table: The path of DeepSpeed's settings in the file.
     """
     if threshold is None:

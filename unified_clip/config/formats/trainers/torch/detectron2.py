@@ -77,12 +77,7 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return whether ENABLED is true. If the file does not set it, append a note to `notes`.
-
-        A string such as "False" is evaluated as Python, as detectron2 does. null is false.
-
-        ConfigError: the value is not a bool. Or CLIP_GRADIENTS has an unknown key, and no ENABLED.
-        """
+        """Return whether ENABLED is true. A string such as "False" is evaluated as Python, as detectron2 does."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:
@@ -97,12 +92,7 @@ class Detectron2(Format):
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
-        """Return the value of a key of CLIP_GRADIENTS. If the file does not set it, return the default.
-
-        In that case, append a note with the default to `notes`.
-
-        ConfigError: the file does not set the key, but a `_BASE_` file that cannot be read may set it.
-        """
+        """Return the value of a key of CLIP_GRADIENTS. For a missing key, return the default and add a note."""
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         notes.append(f"The file does not set {key}. The default is {DEFAULTS[key]}.")
@@ -120,7 +110,7 @@ class Detectron2(Format):
         return {"SOLVER": {"CLIP_GRADIENTS": table}}
 
     def _fits_full_model(self, settings: Settings) -> bool:
-        """Return whether CLIP_TYPE full_model clips by these settings, whose rule is global_norm."""
+        """Return whether CLIP_TYPE full_model has the effect of these settings."""
         with contextlib.suppress(NotRepresentableError):
             self.export_threshold(settings, rules=("global_norm",), zero="off")
             return settings.norm_type in (None, 2.0)

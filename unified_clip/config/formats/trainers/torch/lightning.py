@@ -22,7 +22,7 @@ VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 BATCHES = "limit_train_batches"
 
 ROOTS: tuple[tuple[str, ...], ...] = (("trainer",), ("fit", "trainer"), ("lightning", "trainer"))
-"""Where a file may have the trainer's arguments."""
+"""The paths at which a file can have the trainer's arguments."""
 
 HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 """Matches the class of a trainer in Hydra's `_target_`."""
@@ -91,8 +91,7 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the value of `_target_` in a table: the name of the class that Hydra creates. Return None without
-    `_target_`.
+    """Return the value of `_target_`, the class that Hydra creates, or None.
 
     table: The path of the table. Without a path, the table is the whole file.
     """
@@ -105,10 +104,7 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the table with the trainer's arguments: one of ROOTS, by default ["trainer"].
-
-    The path is [] for a file that Hydra turns into a Trainer. ConfigError: the file has several of ROOTS.
-    """
+    """Return the path of the trainer's arguments, which is one of ROOTS. It is [] if the whole file is a Trainer."""
     if _is_hydra_trainer(document):
         return []
     for table, _ in ROOTS[1:]:

@@ -45,9 +45,9 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script. Leave out options of nested keys, `--a.b`.
+        """Return a document with the value of each `--option` of a script.
 
-        If an option occurs with different values, its value is the list of them.
+        An option with several different values has a list of them. Nested keys, `--a.b`, are left out.
         """
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
@@ -79,10 +79,8 @@ class Megatron(OwnFormat):
 
 
 def script_options(text: str) -> list[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script, in order.
-
-    The value is the text after "=" or the first word after the option, as a float if it is a number. The value is None
-    if no such word follows before the next option.
+    """Return (line, name, value) of each `--option` of a script, in order. An option without a value has the value
+    None.
     """
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
@@ -94,12 +92,12 @@ def script_options(text: str) -> list[tuple[int, str, Any]]:
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, word) for each word of a script. Comments, quotes, brackets and semicolons are left out."""
+    """Yield (line, word) for each word of a script, without comments, quotes, brackets and semicolons."""
     for line, code in enumerate(text.splitlines(), 1):
         for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
             yield line, word
 
 
 def option_value(word: str | None) -> Any:
-    """Return a word as a float if it is a number, else unchanged."""
+    """Return a word as a float if it is a number."""
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

@@ -14,10 +14,10 @@ from ...python_config.bases import ConfigBases
 from .mmengine import CLIP_ARGUMENTS, MMCV, clip_source
 
 SCHEDULE = ("lr_config", "checkpoint_config", "runner", "total_epochs")
-"""Names of mmcv 1 that a file needs to be in this format."""
+"""Names of mmcv 1. A file in this format has at least one of them."""
 
 REPLACED = ("optim_wrapper", "param_scheduler", "train_dataloader", "default_hooks")
-"""Names of mmengine that replaced the names of mmcv 1."""
+"""Names of mmengine that replaced names of mmcv 1."""
 
 
 class MMCV1(OwnFormat):

@@ -28,7 +28,7 @@ from ...python_config.bases import ConfigBases
 CLIP = ("optim_wrapper", "clip_grad")
 MMCV = ("optimizer_config", "grad_clip")
 WRAPPER_ARGUMENTS = words("type optimizer paramwise_cfg constructor accumulative_counts loss_scale dtype")
-"""The arguments of the wrapper of one optimizer. A dict with other keys may contain several optimizers."""
+"""The arguments of the wrapper of one optimizer. A dict with other keys can contain several optimizers."""
 
 OTHER_CLIP = (
     "with this strategy, {engine} clips by its own setting, and clip_grad is not read. Write a clip configuration with "
@@ -104,7 +104,7 @@ class MMEngine(OwnFormat):
 
     @staticmethod
     def _of_another_type(key: str, kind: str) -> str:
-        """Return the error message for `key`, which clips of type `kind` do not have."""
+        """Return the error message for a key that clips of type `kind` do not have."""
         problem = f"clips of type {kind!r} do not have this key"
         for other, keys in CLIP_ARGUMENTS.items():
             if key in keys:
@@ -115,7 +115,7 @@ class MMEngine(OwnFormat):
         return f"{problem}. Correct it to one of {', '.join(sorted(CLIP_ARGUMENTS[kind]))}, or remove it."
 
     def _without_clip(self, document: Document) -> Imported:
-        """Return the rule "none" with a note for a file without clip_grad. ConfigError: another key may set a clip."""
+        """Return the rule "none" for a file without clip_grad, or raise ConfigError if another key might set a clip."""
         if document.shows(MMCV[0]) and document.has(*MMCV):
             raise document.wrong(
                 MMCV,
@@ -151,7 +151,7 @@ class MMEngine(OwnFormat):
 
 
 def clip_source(data: dict[str, Any] | None) -> str:
-    """Return a dict as Python source, such as "dict(max_norm=1.0)". For None, return "None"."""
+    """Return a dict as Python source, such as "dict(max_norm=1.0)"."""
     if data is None:
         return "None"
     sources = {key: "float('inf')" if value == float("inf") else repr(value) for key, value in data.items()}
