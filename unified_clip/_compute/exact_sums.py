@@ -12,8 +12,7 @@ CHUNK = 16 * BLOCK
 
 LIMB = 18
 """A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits. Products of limbs add up to less than 2**37
-for
-an element, and to less than 2**53 for CHUNK elements.
+for an element, and to less than 2**53 for CHUNK elements.
 """
 
 

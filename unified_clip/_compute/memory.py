@@ -30,8 +30,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
     """Return for each tensor the index of the first tensor in the same memory.
 
     Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is only an
-    alias
-    of the same object.
+    alias of the same object.
     describe: Returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}

@@ -238,8 +238,7 @@ def prepare_rejection(
     """Prepare to send an error of this call to the ranks that wait for this rank.
 
     Return an empty list that the caller fills with the leaves of the call. Ranks with shards or copies of the leaves
-    get the
-    error.
+    get the error.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():

@@ -93,8 +93,7 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
     """Return the gradients with their parameters.
 
     Gradients and parameters are matched by name if `parameters` is a dict and all gradients have names. Otherwise, they
-    are
-    matched by position.
+    are matched by position.
     """
     parameter_leaves = flatten(backend, parameters).leaves
     if len(parameter_leaves) != len(leaves):

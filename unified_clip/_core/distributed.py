@@ -71,8 +71,7 @@ class DistributedSpec:
         have an effect.
 
         A pattern has no effect if earlier patterns with other values match all its parameters. The pattern can still
-        match
-        parameters of other ranks, or parameters that are frozen in this call.
+        match parameters of other ranks, or parameters that are frozen in this call.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -186,8 +185,7 @@ class Shards(Protocol):
 
     values: list[Tensor]
     """The local tensor of each gradient, in the memory of the gradient. For a sparse gradient, a tensor with summed
-    rows later
-    replaces the local tensor.
+    rows later replaces the local tensor.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]

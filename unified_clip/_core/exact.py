@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 UNIT = 2148
 """Accumulators count units of 2**-2148, the square of the smallest float64. The exponent is even, so that the square
-root
-of a unit is a power of two.
+root of a unit is a power of two.
 """
 
 BLOCK = 4096
@@ -31,8 +30,7 @@ BLOCK_ERROR_SHIFT = 40
 
 COMPENSATED_ERROR_SHIFT = 80
 """The relative error of a compensated sum, which is a sum of two float64, is below 2**-80. `_native/kernels.cpp`
-explains
-this bound.
+explains this bound.
 """
 
 LIMBS = 138

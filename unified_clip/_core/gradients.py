@@ -41,8 +41,7 @@ class GradientList:
         extra_dtypes: Additional supported dtypes, such as int32.
         parameters: The parameters of the call, with or without a gradient. None means that the call has only gradients.
         measures: The norms that the call measures over ranks. If this rank raises an error, ranks that wait for a norm
-        get the
-        error.
+        get the error.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
@@ -90,8 +89,7 @@ class GradientList:
     """Gradients that were collected in one pass are never sparse, distributed or aliases."""
     places: list[int] | None = None
     """For gradients that were collected in one pass, the index of each gradient among the entries of the call. None
-    means that
-    the indices are not needed, or that each entry has a gradient.
+    means that the indices are not needed, or that each entry has a gradient.
     """
     entries = 0
     """The number of entries of the call. 0 means that the number is not needed, or that each entry has a gradient."""

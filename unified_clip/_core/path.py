@@ -103,8 +103,7 @@ class Path(Protocol):
         A slice extends along `axes`. These axes have the length 1 in the result.
 
         groups: The number of the slice of each row. If you pass `groups`, the result has one norm for each row: the
-        norm of the
-        row's slice.
+        norm of the row's slice.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
@@ -251,8 +250,7 @@ class DevicePrimitives(Protocol):
         """Prepare the writes of g * coef.
 
         Raise errors in this method, so that writes do not fail. A write may fail only if a check would need memory for
-        all
-        results.
+        all results.
         """
         return self.prepare_write(tensors, self.scale(tensors, coef))
 

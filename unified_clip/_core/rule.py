@@ -39,8 +39,7 @@ TENSORFLOW_GLOBAL = ClipConvention(eps=0.0, infinite_norm_gives_nan=True)
 
 Kind = Literal["value", "norm", "global_norm"]
 """"value" clips each element to bounds. "norm" clips each tensor by its own norm. "global_norm" clips all tensors by
-one
-norm.
+one norm.
 """
 
 

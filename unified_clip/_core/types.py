@@ -73,8 +73,7 @@ class Slices(NamedTuple):
 
     groups: Tensor | None = None
     """The number of the slice of each row. Rows with equal numbers form one slice. None means that slices extend along
-    `axes`
-    only.
+    `axes` only.
     """
 
 

@@ -1,7 +1,8 @@
-"""Compare a call across ranks, in the same all-reduce that adds up the norm.
+"""Compare a call between ranks, in the same all-reduce that adds up the norm.
 
-Ranks send only integers. Their sum does not depend on the order, so the norm has the same bits for every layout.
-Values that must match are sent as digests. If digests differ, the ranks exchange readable texts, and all of them raise.
+Ranks send only integers. Sums of integers do not depend on the order, so the norm has the same bits for every layout.
+Ranks send digests of the values that must match. If digests differ, the ranks exchange readable texts, and all ranks
+raise an error.
 """
 
 from __future__ import annotations
@@ -28,30 +29,27 @@ from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""Each rank sends one of these tags, which identifies its collective. The reduced tag, a sum or a maximum, equals `tag
-* size` only if every rank has sent the same tag.
+"""Each rank sends one of these tags, which identifies its collective. The sum or the maximum of the tags equals `tag *
+size` only if every rank has sent the same tag.
 """
 
 CHECKED = 5 + 3 * PIECES
-"""The number of integers that a rank sends for checks. The ranks check the number of elements, the replicas, the
-`Partial` gradients, the gradients that no rank counts, and the agreement on norms on the device.
-"""
+"""The number of integers that the method `_checked` returns."""
 
 COMPARED = 3 * (1 + 2 * PIECES)
-"""The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Call:
-    """What ranks compare about one call: its arguments and parameters."""
+    """The arguments and parameters of a call, which ranks compare."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments by name, which must be equal on all ranks. None stands for an argument that is not passed."""
+    """The arguments that must be equal on all ranks. None means that an argument is not passed."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
-    """(parameter, its name, shape and placements as text) for each parameter. None if the parameters may differ between
+    """For each parameter, (parameter, its name, shape and placements as text). None if parameters can differ between
     ranks, or if a shape is unknown.
     """
 
@@ -59,22 +57,18 @@ class Call:
     """(gradient, function that returns its checksum) for each gradient that is assumed to be a copy on every rank."""
 
     checksum: int = 0
-    """The checksum of all copies together."""
-
     counted: int = 0
-    """The number of gradient elements that this rank counts."""
-
     replicas: Sequence[ReplicaSet] = ()
-    """The gradients of which other ranks have copies. The ranks compare these copies."""
+    """The gradients whose copies are compared between ranks."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients to sum over ranks later. This collective compares their layouts."""
+    """The `Partial` gradients that the ranks sum later. This collective compares the layouts of these gradients."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
-    """The gradients that another rank may have to count."""
+    """The gradients that another rank might have to count."""
 
     remarks: Callable[[], Mapping[str, str]] = dict
-    """A function that returns further texts for error messages. They are not compared."""
+    """Returns additional texts for error messages. These texts are not compared."""
 
     def digests(self) -> list[int | None]:
         arguments = sorted(
@@ -98,15 +92,19 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Consensus:
-    """The collectives of one call over a process group. All ranks of the group have to call them, in the same order."""
+    """The collectives of one call over a process group. All ranks of the group must call the collectives in the same
+    order.
+    """
 
     def __init__(self, group: Group, call: Call, place: int = 0) -> None:
-        """`place`: the index of this norm among the norms of the call."""
+        """`place` is the index of this norm among the norms of the call."""
         self._place = place
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the parameters whose norm may stay on the group's device. 0: the host reads the norm."""
+        """A digest of the parameters whose norm can stay on the group's device. 0 means that the host reads the
+        norm.
+        """
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(
@@ -117,12 +115,11 @@ class Consensus:
         before: Consensus | None,
         find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
-        """Return the norm over all ranks, on the device of the process group, and its dtype. Return None if the ranks
-        read the norm on the host.
+        """Return (the norm over all ranks on the device, the dtype of the norm). Return None if the host reads the
+        norm.
 
-        tensors: The local tensors that this rank counts. own: The sums over these tensors.
-        find_terms: Returns the `Partial` gradients, or None if some rank has no partial sum of them.
-        before: The `Consensus` of the call's first norm. None: this norm is the first.
+        find_terms: Returns the `Partial` gradients, or None if a rank has no partial sum of them.
+        before: The `Consensus` of the call's first norm. None means that this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
@@ -153,28 +150,25 @@ class Consensus:
         return result.norm, dtype
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
-        """Return (the sum of |g|**p over all ranks, the dtype of the norm). `own`: the sum of this rank. All ranks have
-        to call this.
-
-        The dtype is float64 if it is float64 on any rank, else float32.
-        """
+        """Return (the sum of |g|**p over all ranks, the dtype of the norm). All ranks have to call this method."""
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Return each sum of `own`, added up over all ranks.
-
-        Call `compare` first, which checks that all ranks have the same number of sums.
+        """Return the sums over all ranks. Call `compare` first, which checks that all ranks have the same number of
+        sums.
         """
         words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
 
     def compare(self) -> None:
-        """Compare the call between ranks. ValueError, on all ranks: the calls differ."""
+        """Raise ValueError on all ranks if the calls of the ranks differ."""
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send an error of this rank in the collective for which the other ranks wait. All of them raise the error."""
+        """Send an error to the other ranks, in the collective for which these ranks wait. All ranks then raise an
+        error.
+        """
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
@@ -182,11 +176,10 @@ class Consensus:
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
-        """Return (largest magnitude over all ranks, dtype of the norm over all ranks). The magnitude is NaN if an
-        element is NaN.
+        """Return (the largest magnitude over all ranks, the dtype of the norm).
 
-        Ranks send the bits of float64 magnitudes as integers. The integer of NaN is larger than that of any number.
-        For p = inf, the magnitude is rounded to the dtype of the norm.
+        Ranks send the bits of float64 magnitudes as integers. The integer of NaN is larger than the integers of all
+        numbers. For p = inf, the magnitude is rounded to the dtype of the norm.
         """
         wide = own.max_abs("float64")
         narrow = own.max_abs("float32") if p == math.inf else wide
@@ -209,18 +202,14 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p over all ranks, as two floats to add. `own`: this rank's sum."""
+        """Return the sum of (|g| / top)**p over all ranks, as two floats to add."""
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
         return high, float(total - Fraction(high))
 
     def check_any_counted(self, counted: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        """Raise ValueError, on all ranks, if ranks have gradient elements, but no rank counts any. All ranks have to
-        call this.
-
-        local: The local tensors of this rank's gradients. counted: The local tensors that this rank counts.
-        """
+        """Raise ValueError on all ranks if ranks have gradient elements, but no rank counts an element."""
         has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(
@@ -233,15 +222,12 @@ class Consensus:
         return self._all_reduce(self.group.all_reduce_max, [number])[0]
 
     def all_gather(self, number: int) -> list[int]:
-        """Return the numbers of all ranks, in their order. Each is an int64."""
         slots = [0] * self.group.size
         slots[self.group.rank] = number
         return self.all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Prepare a collective of the call, and return the digests to compare in the collective. Before the first
-        collective, count the call.
-        """
+        """Return the digests that the next collective compares. The first collective of a call also counts the call."""
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:
@@ -271,7 +257,6 @@ class Consensus:
         )
 
     def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
-        """Return the sum of each word over all ranks, and compare the call in the same all-reduce."""
         digests = self._begin()
         compared = [word for value in digests for word in integers.summands(value)]
         reduced = self.all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
@@ -284,7 +269,7 @@ class Consensus:
         return sums
 
     def _agree(self, can_all_stay: bool, dtype: str) -> None:
-        """Store whether later norms of the same parameters stay on the device. `dtype`: the dtype of the norm."""
+        """Store whether later norms of the same parameters stay on the device."""
         if self.parameters:
             agreement = on_device.Agreement(dtype, self._terms.length if self._terms else 0)
             on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
@@ -292,8 +277,7 @@ class Consensus:
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
         """Raise ValueError if other ranks leave this norm on their device.
 
-        First, take part in the further all-reduces of those ranks. The next call then raises on all ranks.
-        reduced: The result of the first all-reduce.
+        This rank first takes part in the remaining all-reduces of those ranks, whose next call then raises an error.
         """
         if reduced[on_device.FLAGS + 1]:
             on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))
@@ -320,7 +304,8 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange texts about the call. Return (global ranks that sent a text, the text) for MAX_TEXTS texts at most.
+        """Exchange at most MAX_TEXTS texts about the call. Return (the global ranks that sent a text, the text) for
+        each text.
 
         The texts of ranks that reject the call come first.
         """
@@ -365,8 +350,7 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
-    """Send an error to the ranks that wait for this rank, so that they raise, too. Call this before you raise the
-    error.
+    """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
 
     find_groups: Returns the process groups whose ranks wait.
     """

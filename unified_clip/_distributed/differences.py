@@ -1,4 +1,4 @@
-"""Write the message of the error that every rank raises if calls differ between ranks."""
+"""The message of the error that every rank raises if calls differ between ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_TEXTS = 4
-"""The maximum number of different texts in an error message."""
 
 ELEMENTS = "the number of gradient elements"
 
@@ -21,7 +20,9 @@ REMEDY = (
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """Return the error message about calls that differ. `texts`: (ranks that sent it, text) for each different text."""
+    """Return the error message about calls that differ. `texts` has (ranks that sent the text, text) for each different
+    text.
+    """
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
         reasons = "; ".join(f"{format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)
@@ -59,7 +60,7 @@ def _differing_arguments(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> l
 
 
 def _differing_layouts(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> list[str]:
-    """Return [sentence about the first parameter that differs], or [] if none differs."""
+    """Return a sentence about the first parameter that differs."""
     layouts = [(ranks, text["layout"]) for ranks, text in texts if text["layout"] is not None]
     for parameters in zip(*(layout for _, layout in layouts), strict=False):
         if len({label for _, label in parameters}) > 1:
@@ -96,7 +97,6 @@ def format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _by_value(values: Iterable[tuple[Sequence[int], str]]) -> str:
-    """Return the values as text, each with the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for members, value in values:
         ranks.setdefault(value, []).extend(members)

@@ -1,4 +1,4 @@
-"""Digests of values that must match on all ranks, in pieces whose sums over ranks fit int64."""
+"""Digests of values that must match on all ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 PIECES = 4
-"""The number of 16-bit pieces in a digest. Sums of their squares over up to 2**30 ranks fit into int64."""
+"""The number of 16-bit pieces in a digest. Sums of the squares of pieces over up to 2**30 ranks fit into int64."""
 
 
 def digest(value: Any) -> int:

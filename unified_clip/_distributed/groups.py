@@ -19,7 +19,7 @@ class Group(Protocol):
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The global rank of each process, for messages."""
+        """The global ranks of the processes."""
 
     @property
     def name(self) -> str:
@@ -37,40 +37,39 @@ class Group(Protocol):
 
     @property
     def leaves_norms(self) -> bool:
-        """Return whether norms can stay on the device of this process group."""
+        """Whether norms can stay on the device of this process group."""
 
     def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
         """Return whether the p-norm over these tensors can stay on the device."""
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        """Return the norm over all ranks, without waiting for the device."""
+        """Return the norm over all ranks without waiting for the device."""
 
     def join_terms(self, length: int) -> None:
-        """Take part in the all-reduce that sums `Partial` gradients, with zeros. `length`: the number of elements."""
+        """Take part with zeros in the all-reduce that sums `Partial` gradients. `length` is the number of elements."""
 
 
 class NormGroup(NamedTuple):
     """A parameter whose gradient is clipped by its own norm."""
 
     gradient: int | None
-    """The index of its gradient. None if this rank has no gradient of it."""
+    """The index of the gradient. None if this rank has no gradient of the parameter."""
 
     groups: Sequence[Group]
-    """The process groups over which its shards are spread. Sums are all-reduced over one group after another."""
+    """The process groups over which the shards are spread. The norm is summed over one group after another."""
 
     leaf: Leaf
     label: str | None = None
-    """The parameter's name and shape as text, to compare on the ranks of `groups`. None: do not compare them."""
+    """The name and the shape of the parameter as text, which the ranks of `groups` compare. None means no
+    comparison.
+    """
 
 
 class ProcessGroup(ABC):
-    """A `Group` that stores the global ranks of its processes. A subclass defines the framework's all-reduce."""
+    """A process group that stores the global ranks of its processes. A subclass defines the framework's all-reduce."""
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """Store the arguments. ValueError: this process is not in the group.
-
-        key: The object that identifies the group. here: The global rank of this process.
-        """
+        """`key` is the object that identifies the group, and `here` is the global rank of this process."""
         if here not in ranks:
             raise ValueError(
                 f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
@@ -103,12 +102,10 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        """Return each int64, reduced over the ranks. `op`: SUM or MAX, a name in the framework's `ReduceOp`."""
+        """Reduce each int64 over the ranks. `op` is SUM or MAX, a name in the framework's `ReduceOp`."""
 
 
 class SingleProcess(ProcessGroup):
-    """A group of one process."""
-
     def __init__(self, here: int = 0) -> None:
         super().__init__(self, Ranks([here]), here)
 
@@ -117,11 +114,11 @@ class SingleProcess(ProcessGroup):
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
-    """Yield (process group, indices of its parameters). The first groups of all parameters come before second groups.
+    """Yield (process group, indices of its parameters). The first groups of all parameters come before the second
+    groups.
 
-    Parameters with the same process group share a collective. All ranks yield their groups in the same order, even if
-    they list the parameters in different orders. Otherwise, ranks could wait for each other in different groups.
-    positions: The indices in `norm_groups` to use.
+    All ranks yield their groups in the same order, even if they list the parameters in different orders. Otherwise,
+    ranks could wait for each other in different groups.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The integers that ranks send: sums, and digests. Sums or maxima of these integers show whether digests match."""
+"""The integers that ranks send. Sums or maxima of these integers show whether digests match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Sum = tuple[Accumulator, str]
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return integers of a digest. Their sums over ranks show whether the digests of all ranks match.
+    """Return integers whose sums over ranks show whether the digests of all ranks match.
 
     The integers are 1, the pieces of the digest, and the squares of the pieces. A rank without a digest sends zeros.
     """
@@ -25,7 +25,7 @@ def summands(digest: int | None) -> list[int]:
 
 
 def equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether the digests of all ranks match. `reduced`: the sums of `summands` over the ranks.
+    """Return whether all ranks have the same digest, from the sums of `summands` over the ranks.
 
     Numbers are equal if and only if count * (sum of squares) == (sum)**2.
     """
@@ -34,7 +34,7 @@ def equal_summands(reduced: Sequence[int]) -> bool:
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return integers of a digest. Their maxima over ranks show whether the digests of all ranks match.
+    """Return integers whose maxima over ranks show whether the digests of all ranks match.
 
     The integers are 1, the pieces of the digest, and the negative pieces. A rank without a digest sends numbers that
     change no maximum.

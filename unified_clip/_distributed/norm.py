@@ -1,4 +1,4 @@
-"""Compute norms of distributed gradients: over all gradients, and per tensor. `consensus` has the collectives."""
+"""Norms of distributed gradients: the total norm, and the norm of each tensor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from .uncounted import SharedGradients
 
 
 class LocalShards(ABC):
-    """The base class of all `Shards`. A subclass reads the placements of its framework's tensors."""
+    """The base class for the distributed gradients of a call. A subclass reads the placements of its framework's
+    tensors.
+    """
 
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
@@ -33,10 +35,9 @@ class LocalShards(ABC):
     """Whether this rank counts at least one gradient because of the gradient's placements."""
 
     _has_counted = False
-    """Whether `norm` is being computed, and `counted` has returned."""
+    """Whether a call of `norm` has already called `counted`."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """`parameters`: the parameters of the call, with or without a gradient."""
         self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
         self._measured: list[tuple[Path, Consensus]] = []
 
@@ -48,7 +49,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def group(self) -> Group:
-        """Return the process group over which norms are all-reduced. ValueError: it cannot be inferred."""
+        """Return the process group over which norms are all-reduced."""
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
@@ -60,25 +61,21 @@ class LocalShards(ABC):
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (gradient, its local tensor) for each gradient that the last `counted` assumed to be a copy on every
-        rank.
-
-        Copies that the caller declares are left out.
+        """Return (gradient, its local tensor) for each gradient that the last call of `counted` assumed to be a
+        copy.
         """
 
     @abstractmethod
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
-        """Return the gradients of which other ranks have copies, by placements or by declaration.
-
-        Raise ValueError if it is unknown which ranks have copies.
+        """Return the gradients whose copies on other ranks are known from placements or from the caller's
+        declaration.
         """
 
     @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        ValueError: the norm of a parameter's gradient is unknown. known_only: Leave out parameters with an unknown
-        norm, and do not raise.
+        known_only: Leave out parameters with an unknown norm, instead of raising ValueError.
         """
 
     @abstractmethod
@@ -94,11 +91,14 @@ class LocalShards(ABC):
         """Return the group of all ranks."""
 
     def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
-        """Return the gradients that another rank may have to count, as far as that is known."""
+        """Return the gradients that another rank might have to count."""
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that the last call of `counted` left out until ranks agree on them."""
+        """Return the sets of `Partial` gradients that ranks sum later.
+
+        The last call of `counted` left out these gradients, because ranks must first agree on the layouts.
+        """
         return []
 
     def owned_terms(self) -> list[int]:
@@ -106,50 +106,51 @@ class LocalShards(ABC):
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of all `terms`, including terms that this rank does not count. All ranks must call this."""
+        """Return the sums of all `terms`, including terms that this rank does not count. All ranks have to call this
+        method.
+        """
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients for a norm on the device. None: sum them on the host."""
+        """Return the `Partial` gradients for a norm on the device. Return None if the host sums these gradients."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives precede the norm's collective. Until they end, no rank can reject a call."""
+        """Return whether other collectives come before the collective of the norm. Before they end, no rank can reject
+        a call.
+        """
         return False
 
     # -- for all frameworks
 
     @property
     def numel(self) -> int | None:
-        """The expected number of counted elements over all ranks. None without a check."""
+        """The number of elements that the ranks together should count, or None without a check."""
         return self._spec.expected_numel(lambda: sum(map(self.elements, range(len(self._leaves)))))
 
     @property
     def checks_replicas(self) -> bool:
-        """Return whether the ranks compare their copies."""
         return self._spec.check_replicas
 
     @property
     def parameters(self) -> int | None:
-        """The number of parameters, with or without a gradient. None if it may differ between ranks."""
+        """The number of parameters, with or without a gradient. None if the number can differ between ranks."""
         return self._spec.comparable(self._parameters)
 
     def check_patterns(self) -> None:
-        """Raise ValueError or warn if a pattern of `ownership` has no effect."""
         for warning in self._spec.check_patterns(self._parameters):
             validation.warn_at_call(warning)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
         """Return (parameter, its name, shape and placements as text) for each parameter.
 
-        Return None if the parameters may differ between ranks, or if a shape is unknown.
+        Return None if parameters can differ between ranks, or if a shape is unknown.
         """
         texts: dict[Hashable, str] = {}
         known = [(leaf, text) for leaf in self._parameters if (text := label(leaf, texts)) is not None]
         return known if self.parameters is not None and len(known) == len(self._parameters) else None
 
     def missing(self) -> list[Leaf]:
-        """Return the parameters without a gradient."""
         positions = {leaf.position for leaf in self._leaves}
         return [leaf for leaf in self._parameters if leaf.position not in positions]
 
@@ -192,18 +193,21 @@ class LocalShards(ABC):
 
     @property
     def declares_owners(self) -> bool:
-        """Return whether `ownership` contains "distinct" or a function, so that ranks may have different parameters."""
+        """Whether `ownership` contains "distinct" or a function. Ranks can then have different parameters."""
         return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
 
     @property
     def is_only_declared(self) -> bool:
-        """Return whether this rank counts its gradients only because `ownership` declares it, without `check_numel`."""
+        """Whether this rank counts its gradients only because of `ownership`, and `check_numel` does not check the
+        number.
+        """
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Sum `Partial` gradients over ranks. Return the sums over (all gradients that this rank counts, all `Partial`
-        gradients).
+        """Sum `Partial` gradients over ranks.
+
+        Return (the sums over all gradients that this rank counts, the sums over all `Partial` gradients).
         """
         own = self.owned_terms()
         sums = self.sum_terms()
@@ -212,9 +216,8 @@ class LocalShards(ABC):
     def _call_of(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """Return the `Call` of the norm over these gradients, which also compares their copies.
-
-        is_first: Also compare the parameters of all norms, and count all elements.
+        """Return the `Call` of a norm. The first norm of a call also compares all parameters and counts all
+        elements.
         """
         numel, copies = self.numel if is_first else None, self.copies()
 
@@ -237,7 +240,7 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return a gradient's dtype, and a digest of the indices of its stored rows (None for a dense gradient)."""
+        """Return (the dtype of a gradient, a digest of the indices of its stored rows or None for a dense gradient)."""
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
@@ -278,15 +281,15 @@ class LocalShards(ABC):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[Group]:
-        """Return the process groups that reduce norms of single gradients, in the order of collectives."""
+        """Return the process groups that reduce norms of single gradients, in the order of the collectives."""
         norm_groups = self.norm_groups(known_only=True)
         return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 
 
 def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
-    """Return the name, shape and placements of a parameter as text, to compare ranks. None if its shape is unknown.
+    """Return the name, shape and placements of a parameter as text. Return None if the shape is unknown.
 
-    texts: A cache of shapes and placements as text, for a list of parameters. Writing placements as text takes long.
+    texts: A cache of shapes and placements as text, because writing placements as text takes long.
     """
     gradient, _, name, parameter = leaf
     tensor = parameter if hasattr(parameter, "shape") else gradient
@@ -304,11 +307,9 @@ def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
 def _all_reduce(
     sums: dict[int, Sum], norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
 ) -> None:
-    """Replace this rank's sums by the sums over all ranks. `sums`: by index in `norm_groups`.
+    """Replace this rank's sums by the sums over all ranks. The keys of `sums` are indices in `norm_groups`.
 
-    If the calls differ between the ranks of a process group, reject the call in all later process groups. Without the
-    rejection, the ranks of these groups would wait.
-    must_match: The values to compare first, or None to compare nothing.
+    If calls differ in one process group, reject the call in all later groups, whose ranks would wait otherwise.
     """
     difference: ValueError | None = None
     for group, positions in by_group(norm_groups, list(sums)):
@@ -329,7 +330,7 @@ def _all_reduce(
 
 
 def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:
-    """Return the `Call` that the ranks of a process group compare before they add up the sums of these parameters."""
+    """Return the `Call` that a process group compares before its ranks add up the sums of these parameters."""
     labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
     return Call(
         {**must_match, PARAMETERS: len(norm_groups)},
@@ -339,17 +340,18 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
-"""Sums `Partial` gradients over ranks. Returns the sums over (all gradients that this rank counts, all `Partial`
-gradients).
+"""Sums `Partial` gradients over ranks.
+
+The result is (the sums over all gradients that this rank counts, the sums over all `Partial` gradients).
 """
 
 
 def _norm(
     own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerms, is_only_declared: bool
 ) -> tuple[float, str]:
-    """Return (the p-norm over all ranks, its dtype).
+    """Return (the p-norm over all ranks, the dtype of the norm).
 
-    own: The sums over the tensors that this rank counts. is_only_declared: Warn if all ranks have the same sum.
+    is_only_declared: Whether to warn if all ranks have the same sum.
     """
     if p in (1, 2):
         return _power_norm(own, consensus, int(p), with_terms, is_only_declared)

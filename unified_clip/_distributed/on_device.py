@@ -1,8 +1,8 @@
 """Norms that stay on the GPU of a process group, so that no rank waits for its GPU.
 
-At the first call with a list of parameters, the host reads the norm. In the all-reduce of this call, the ranks agree
-whether the norms of later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next
-call raises the error. The host reads the comparison only at the next call, so it does not wait for work just queued.
+At the first call with a list of parameters, the host reads the norm. In this call, the ranks also agree whether later
+norms stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the error. The
+host reads the comparison only at the next call, so it does not wait for work that was just queued.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""The index, among the integers of the first all-reduce, of two flags: whether norms can stay on this rank's GPU, and
-whether this norm does.
+"""The index of two flags among the integers of the first all-reduce.
+
+The first flag says whether norms can stay on this rank's GPU, the second flag whether this norm stays there.
 """
 
 TAGS = FLAGS + 2
 """The index of the tag. After the tag come the flag of a rank that rejects the call, and the digests to compare."""
 
 TAG = 1
-"""The tag of a sum, `consensus.ADDS`."""
+"""The tag of a sum, which is equal to `consensus.ADDS`."""
 
 WINDOWS = 178
-"""The number of integers in the second all-reduce: flags of a float64 norm, and 177 windows of an exact sum."""
+"""The number of integers in the second all-reduce: a flag for a float64 norm, and 177 windows of an exact sum."""
 
 REMEDY = (
     "Restart all ranks from the same checkpoint, with UNIFIED_CLIP_TRITON=0. Then the call that differs raises on all "
@@ -45,56 +46,42 @@ MIXED = (
 
 
 class NormOnDevice(NamedTuple):
-    """The result of a process group that leaves norms on its device."""
-
     norm: Scalar
     added: Deferred | None
-    """The integers of the first all-reduce, from index FLAGS on. None inside a CUDA graph."""
+    """The integers of the first all-reduce from index FLAGS on. None inside a CUDA graph."""
 
 
 class Terms(NamedTuple):
-    """`Partial` gradients of a call, of which each rank of the process group has a partial sum."""
+    """The `Partial` gradients of a call. Each rank of the process group has a partial sum of these gradients."""
 
     values: Sequence[Tensor]
-    """The partial sums of this rank."""
-
     length: int
-    """The number of elements."""
-
     flatten: Callable[[], Tensor]
     """Returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """Returns the gradients. The argument is the sum, over all ranks, of the tensors that `flatten` returns."""
+    """Returns the gradients. The argument is the sum of the results of `flatten` over all ranks."""
 
     owned: Sequence[int]
-    """The indices of the gradients that this rank counts."""
-
     measure: Measure
 
 
 class NormRequest(NamedTuple):
-    """What a rank passes to its process group for a norm that stays on the device."""
+    """The arguments of a rank for a norm that stays on the device."""
 
     tensors: Sequence[Tensor]
-    """The local tensors that this rank counts."""
-
     p: float
     own: PartialSums
-    """The sums over `tensors`."""
-
     numbers: Sequence[int]
-    """The integers of the first all-reduce, with zeros for this rank's sum."""
+    """The integers of the first all-reduce, with zeros for the sum of this rank."""
 
     dtype: str
-    """The dtype of the norm over all ranks."""
-
     terms: Terms | None
-    """The `Partial` gradients, which are not among `tensors`."""
+    """The `Partial` gradients, which are not in `tensors`."""
 
 
 class Agreement(NamedTuple):
-    """What ranks agreed about a norm that stays on the device, for one list of parameters."""
+    """The agreement of ranks about a norm that stays on the device, for one list of parameters."""
 
     dtype: str
     terms: int
@@ -102,35 +89,31 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""The agreements by the `key` of their process group, and then by a digest of the list of parameters."""
+"""The agreements, by the `key` of the process group and a digest of the list of parameters."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
-"""(number of the last call, what its ranks compared), by the `key` of the process group."""
+"""(the number of the last call, the values that its ranks compared), by the `key` of the process group."""
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
     """Return the dtype of a norm that the ranks agreed to leave on the device, or None without an agreement.
 
-    group: The `key` of the process group. parameters: A digest of the list of parameters.
+    parameters: A digest of the list of parameters.
     """
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype
 
 
 def most_terms(group: Any) -> int:
-    """Return the largest number of elements of `Partial` gradients in any list of parameters with an agreement.
+    """Return the largest number of elements of `Partial` gradients in any agreement of the process group.
 
-    All ranks of a process group return the same number. Each call sums this number of elements, because a rank does not
-    know which list the other ranks pass. `group`: The `key` of the process group.
+    Each call sums this number of elements, because a rank does not know which list of parameters the other ranks pass.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 
 
 def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
-    """Store the agreement that norms stay on the device. None: the ranks did not agree.
-
-    group: The `key` of the process group. parameters: A digest of the list of parameters.
-    """
+    """Store the agreement that norms stay on the device. None means that the ranks did not agree."""
     kept = _AGREED.setdefault(group, {})
     if agreement is None:
         kept.pop(parameters, None)
@@ -139,16 +122,15 @@ def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
-    """Store what the ranks compared in a call. `check_last_call` reads it at the next call of the process group."""
+    """Store the values that the ranks compared in a call. `check_last_call` reads these values at the next call."""
     if added is not None:
         _UNREAD[group] = number, added
 
 
 def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
-    """Raise ValueError, on all ranks, if their last calls of this process group differ. `group`: the `key` of the
-    group.
+    """Raise ValueError on all ranks if the last calls of the ranks differ.
 
-    size: The number of ranks. message: Returns the warning of a rank that waits long.
+    message: Returns the warning of a rank that waits long.
     """
     if group not in _UNREAD:  # for example None, the key of Paddle's default group
         return

@@ -1,4 +1,4 @@
-"""Read from the caller's `ownership` which rank counts a gradient, and write the errors for unknown ownership."""
+"""Decide by the caller's `ownership` which rank counts a gradient, and make the errors for unknown ownership."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from .differences import REMEDY
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether `ownership` makes this rank count a gradient, or None if it declares nothing for the gradient.
+    """Return whether `ownership` makes this rank count a gradient. Return None if nothing is declared for the gradient.
 
     ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
-    TypeError: a function did not return True or False. ValueError: this rank has no copy of a gradient
-    that is declared as replicated, or `ownership` has patterns and the gradient has no name.
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):
@@ -37,9 +35,9 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
 
 def undeclared(message: str) -> ValueError:
-    """Return a ValueError about unknown ownership, which `send_rejection` does not send to other ranks.
+    """Return a ValueError about unknown ownership, which is not sent to other ranks.
 
-    Sending is a collective, and other ranks may not take part in this call.
+    Sending an error is a collective, and other ranks might not take part in this call.
     """
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]
@@ -61,7 +59,7 @@ def norm_unknown(leaf: Leaf) -> ValueError:
 
 
 class Terminology(NamedTuple):
-    """The words of a framework, for error messages."""
+    """The words of a framework for error messages."""
 
     mesh: str
     redistribute: str

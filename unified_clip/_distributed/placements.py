@@ -1,7 +1,4 @@
-"""Assign each gradient element to one rank, from placements on a mesh or from the caller's `ownership`.
-
-Exactly one rank of the process group counts each element. A framework's subclass reads the placements of its tensors.
-"""
+"""Assign each gradient element to one rank, by placements on a mesh or by the caller's `ownership`."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from .uncounted import SharedGradients, SharedSet, place
 
 
 class DistributedGradients(LocalShards):
-    """The `Shards` of one call, for frameworks whose tensors have placements on a mesh."""
+    """The distributed gradients of a call, for frameworks whose tensors have placements on a mesh."""
 
     terminology: ClassVar[Terminology]
 
@@ -41,11 +38,11 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_sharded(self, tensor: Any) -> bool:
-        """Return whether a tensor has a mesh and placements. Other tensors are called plain."""
+        """Return whether a tensor has a mesh and placements. All other tensors are called plain."""
 
     @abstractmethod
     def ranks(self, tensor: Any) -> Ranks:
-        """Return the ranks of a tensor's mesh. The result is the same object for each tensor on that mesh."""
+        """Return the ranks of a tensor's mesh. All tensors on the same mesh get the same object."""
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
@@ -53,22 +50,20 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether no earlier rank in a process group has the local elements of this rank. `Partial` counts as
-        `Replicate`.
+        """Return whether no earlier rank in a process group has this rank's elements. `Partial` counts as `Replicate`.
 
-        The group is a part of the tensor's mesh. Return None if the group lacks elements of the tensor, or may lack
-        some.
+        Return None if elements of the tensor might be missing in the group.
         """
 
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        """Return the ranks of the tensor's mesh that have a copy of this rank's local tensor: those along the
-        dimensions with the placement `Replicate`.
+        """Return the ranks with a copy of this rank's local tensor, along the dimensions with the placement
+        `Replicate`.
         """
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a tensor with a mesh. With `Partial`, return False."""
+        """Return whether this rank has all elements of a tensor with a mesh. For `Partial` placements, return False."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:
@@ -93,33 +88,34 @@ class DistributedGradients(LocalShards):
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
         """Return the process groups over which a gradient is sharded, in the order in which its norm is summed.
 
-        Return [] if this rank needs no sum, and None if it is unknown whether a plain tensor is a shard.
+        Return [] if this rank needs no sum, and None if a plain tensor could be a shard or a complete gradient.
         """
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """A key for each gradient. Gradients with equal keys have the same mesh and placements. None: the gradient is
-        plain, or a key would take too long.
+        """A key for each gradient. Gradients with equal keys have the same mesh and placements. A plain gradient has
+        the key None.
         """
         return [None] * len(self._gradients)
 
     def tensors_by_layout(self) -> Iterable[Any]:
-        """Return at least one tensor for each mesh and placements of the parameters and gradients."""
+        """Return at least one tensor for each combination of mesh and placements."""
         return filter(self.is_sharded, self._tensors())
 
     def inferred_group(self) -> ProcessGroup | None:
-        """Return the process group that the framework has set up, or None if there is none.
-
-        Called only if neither the caller nor a mesh determines the process group.
-        """
+        """Return the process group that the framework has set up, or None."""
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether the framework's attributes make this rank count a plain tensor. None: they do not decide."""
+        """Return whether this rank counts a plain tensor, if attributes of the framework decide this. Otherwise, return
+        None.
+        """
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return the ranks with a copy of a plain tensor, or None if the framework's attributes do not show them."""
+        """Return the ranks with a copy of a plain tensor, or None if the framework's attributes do not show these
+        ranks.
+        """
         return None
 
     # -- for all frameworks
@@ -135,9 +131,8 @@ class DistributedGradients(LocalShards):
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh. `alone`: this rank only.
-
-        ValueError: ranks with copies are unknown, or are not in the process group.
+        """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh. `alone` has only this
+        rank.
         """
         leaf, gradient = self._leaves[index], self._gradients[index]
         mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
@@ -171,7 +166,9 @@ class DistributedGradients(LocalShards):
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
 
     def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks with copies of a gradient. The first of them counts it. None: no copies, or unknown."""
+        """Return the ranks with copies of a gradient. Return None if there are no copies, or if the ranks are
+        unknown.
+        """
         leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
         is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
         mesh = self.ranks(gradient) if is_sharded else Ranks([here])
@@ -187,7 +184,7 @@ class DistributedGradients(LocalShards):
         return copies if copies.number > 1 else None
 
     def _identities(self, indices: Sequence[int]) -> list[Hashable]:
-        """Return what identifies gradients on all ranks with copies: their positions, or their names or lengths."""
+        """Return values that identify gradients on all ranks with copies: positions, or else names or lengths."""
         leaves = self._leaves
         if self.parameters is not None:
             return [leaves[at].position for at in indices]
@@ -233,7 +230,9 @@ class DistributedGradients(LocalShards):
         return self._spec.process_group == "auto" or self._has_full_mesh
 
     def _is_plain_shard(self, parameter: Any, tensor: Any) -> bool:
-        """Return whether a plain tensor is the gradient of a shard of its parameter, so that their shapes differ."""
+        """Return whether a plain tensor is the gradient of a shard, because its shape differs from the shape of the
+        parameter.
+        """
         return self.is_sharded(parameter) and list(tensor.shape) != list(parameter.shape)
 
     def check_by_value(self) -> None:
@@ -267,7 +266,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients whose terms the ranks sum after they agree on the layouts."""
+        """Return the `Partial` gradients that the ranks sum later, after they agree on the layouts."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -308,7 +307,6 @@ class DistributedGradients(LocalShards):
         return group
 
     def _declared_meshes(self) -> list[Ranks]:
-        """Return the ranks of each mesh for which the caller passes a `mesh_ownership`."""
         return [owner.mesh_ranks for owner in self._spec.owners if hasattr(owner, "mesh_ranks")]
 
     def _find_group(self) -> ProcessGroup:
@@ -337,7 +335,6 @@ class DistributedGradients(LocalShards):
     # -- ownership
 
     def _counts(self, index: int, group: ProcessGroup) -> bool:
-        """Return whether this rank counts its local tensor of a gradient."""
         layout = self.layout_keys[index]
         if layout is not None and layout in self._counted_layouts:
             return self._counted_layouts[layout]
@@ -354,10 +351,7 @@ class DistributedGradients(LocalShards):
         return is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
-        """Return `is_first` of a distributed tensor, or `is_first_within` if the group is smaller than its mesh.
-
-        ValueError: the tensor's mesh has ranks that are not in the group.
-        """
+        """Return `is_first` of a distributed tensor, or `is_first_within` if the group is smaller than the mesh."""
         ranks = self.ranks(tensor)
         if group.size < len(ranks) and (is_first := self.is_first_within(tensor, group)) is not None:
             return is_first
@@ -370,10 +364,9 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank counts a gradient of which only some ranks of the group may have shards or copies.
+        """Return whether this rank counts a gradient that some ranks of the group might not have.
 
-        ranks: The ranks that are known to have the gradient, or this rank alone for a plain tensor.
-        ValueError: neither the declaration nor the tensor determines which rank counts the gradient.
+        ranks: The ranks that are known to have the gradient. For a plain tensor, this rank alone.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])
@@ -390,10 +383,9 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def _has_full_mesh(self) -> bool:
-        """Return whether any tensor is on a mesh of all ranks. If so, plain tensors are assumed to be copies."""
+        """Whether any tensor is on a mesh of all ranks. Plain tensors are then assumed to be copies."""
         return any(map(self._group.ranks.__le__, self._meshes))
 
     @functools.cached_property
     def _meshes(self) -> list[Ranks]:
-        """Return the ranks of each mesh of the parameters and gradients."""
         return list({id(ranks): ranks for ranks in map(self.ranks, self.tensors_by_layout())}.values())

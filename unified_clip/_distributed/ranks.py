@@ -1,4 +1,4 @@
-"""Store the ranks of process groups and meshes in NumPy arrays, so that comparing them is fast with many ranks."""
+"""The ranks of process groups and meshes, in NumPy arrays that can be compared fast."""
 
 from __future__ import annotations
 
@@ -53,17 +53,16 @@ class Ranks(Sequence[int]):
         return bool(self.has(rank).all())
 
     def __le__(self, other: Ranks) -> bool:
-        """Return whether `other` has all of these ranks."""
         return len(self) <= len(other) and self._is_within.get(other, lambda _: bool(other.has(self._array).all()))
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
-        """Return, for each rank in an array, whether this sequence contains the rank."""
+        """Return for each rank in an array whether this sequence contains the rank."""
         ordered = self._sorted
         present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """Return, for each rank in an array, its index in this sequence. The sequence must have all of these ranks."""
+        """Return for each rank in an array its index in this sequence. The sequence must have all of these ranks."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
@@ -77,11 +76,11 @@ class Ranks(Sequence[int]):
         return digest(self._array.tobytes())
 
     def key_within(self, other: Ranks) -> int:
-        """Return a digest of the indices that these ranks have in another sequence. It is equal for equal indices."""
+        """Return a digest of the indices that these ranks have in another sequence."""
         return self._keys_within.get(other, lambda _: digest(other.places(self._array).tobytes()))
 
     def within(self, other: Ranks) -> Ranks:
-        """Return the ranks that another sequence has too, in the order of this sequence."""
+        """Return the ranks that both sequences have, in the order of this sequence."""
         return self._parts.get(other, lambda _: Ranks(self._array[other.has(self._array)]))
 
     def is_same_set(self, other: Ranks) -> bool:
@@ -91,10 +90,9 @@ class Ranks(Sequence[int]):
 def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
     """Return whether no earlier rank in a process group has the same elements of a tensor as `rank`.
 
-    Return None if the group has ranks that are not on the mesh, or lacks some elements of the tensor.
+    Return None if the group has ranks that are not on the mesh, or lacks elements of the tensor.
 
-    mesh: The ranks of the tensor's mesh. is_copied: For each dimension of the mesh, whether the ranks along the
-    dimension have copies.
+    is_copied: For each dimension of the mesh, whether the ranks along the dimension have copies.
     """
     present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
     if np.count_nonzero(present) < len(group) or not present.any(axis=copied).all():
@@ -105,9 +103,9 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
 
 class KeptByIdentity(Generic[V]):
-    """A cache of values by the identity of an object. It keeps a value while the object lives.
+    """A cache that keeps a value while an object lives.
 
-    A value must not refer to its object, which would then never be freed.
+    A value must not refer to its object. Otherwise, the object would never be freed.
     """
 
     def __init__(self) -> None:

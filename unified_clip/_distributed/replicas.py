@@ -1,8 +1,7 @@
-"""Compare the copies that ranks have of a gradient: the replicas of HSDP, and copies that `ownership` declares.
+"""Compare copies of a gradient between ranks: the replicas of HSDP, and copies that `ownership` declares.
 
-The ranks compare the copies in the all-reduce of the norm. The first rank with a copy subtracts its checksum once for
-each other copy. The ranks with other copies add their checksums. The sum is 0 if the copies are equal. So one sum
-compares all sets of replicas.
+The ranks compare copies in the all-reduce of the norm. The first rank with a copy subtracts its checksum once for each
+other copy, and the other ranks add their checksums. The sum is 0 if the copies are equal.
 """
 
 from __future__ import annotations
@@ -19,34 +18,33 @@ from .groups import ProcessGroup
 from .ranks import Ranks
 
 MAX_SETS = 2
-"""The maximum number of sets of replicas in an error message."""
 
 CHECK = "check_replicas"
 
 
 class Replica(NamedTuple):
-    """A gradient of this rank of which other ranks have copies."""
+    """A gradient of this rank that has copies on other ranks."""
 
     leaf: Leaf
     label: str | None
-    """The name and shape as text, which are equal on all ranks with copies, or None if unknown."""
+    """The name and shape as text, or None if unknown. The text is equal on all ranks with copies."""
 
     tensor: Tensor
     key: Hashable
-    """A key. Two gradients of this rank have equal keys if their copies are on the same ranks."""
+    """Two gradients of this rank have equal keys if their copies are on the same ranks."""
 
     number: int
-    """The number of copies, including this one."""
+    """The number of copies, including the copy on this rank."""
 
     is_first: bool
-    """Whether this copy is the first one. It is true for exactly one copy."""
+    """Whether this copy is the first copy, which is true for exactly one copy."""
 
     device: str = ""
     """The device of this copy, if this process has several copies."""
 
 
 class Copies(NamedTuple):
-    """The ranks with copies of a gradient, as the fields `key`, `number` and `is_first` of its `Replica`."""
+    """The fields of `Replica` that describe the ranks with copies of a gradient."""
 
     key: Hashable
     number: int
@@ -54,15 +52,13 @@ class Copies(NamedTuple):
 
     @classmethod
     def on(cls, ranks: Ranks, here: int) -> Copies:
-        """Return the `Copies` on `ranks`. `here`: this rank."""
         return cls(("mesh", ranks.key), len(ranks), ranks[0] == here)
 
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the ranks with copies of a gradient that the caller's `ownership` declares, or None if it declares none.
+    """Return the ranks with copies that the caller's `ownership` declares, or None if no copies are declared.
 
-    mesh: The ranks of the gradient's mesh, which lacks ranks of the group. ranks: The ranks of the mesh with copies.
-    ValueError: `ownership` is a function that does not determine these ranks.
+    mesh: The ranks of the gradient's mesh, which lacks ranks of the group.
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
     if ownership == REPLICATED:
@@ -81,30 +77,26 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """The gradients of this rank that have their copies on the same ranks."""
+    """The gradients of this rank whose copies are on the same ranks."""
 
     key: int
-    """A number that identifies the set on all of its ranks. It is not 0."""
+    """A number that identifies the set on all its ranks. The number is never 0."""
 
     number: int
     is_first: bool
     content: int
-    """A digest of the gradients, equal for equal copies."""
+    """A digest of the gradients, which is equal for equal copies."""
 
     text: Callable[[], dict[str, Any]]
-    """Returns texts for an error message: the gradients' `contents`, the device, the number of copies."""
+    """Returns texts for an error message: the `contents` of the gradients, the device, and the number of copies."""
 
 
 Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
-"""Returns one checksum of these gradients and their local tensors."""
+"""Returns one checksum of gradients and their local tensors."""
 
 
 def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:
-    """Return (text that names the gradient, compared value) for each gradient. The key is its name, or else its
-    position.
-
-    The position in the text may differ between ranks.
-    """
+    """Return (text that names the gradient, compared value) for each gradient, by name or position."""
     entries: dict[str, tuple[str, Any]] = {}
     for leaf, compared in gradients:
         key = str(leaf.name or leaf.position)
@@ -113,10 +105,6 @@ def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]
 
 
 def grouped(replicas: Iterable[Replica], checksum: Checksum) -> list[ReplicaSet]:
-    """Return the sets of replicas of this rank. In each set, the copies are on the same ranks.
-
-    checksum: Returns a checksum of gradients and their local tensors.
-    """
     members: dict[Hashable, list[Replica]] = {}
     for replica in replicas:
         members.setdefault((replica.key, replica.number, replica.device), []).append(replica)
@@ -136,7 +124,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 
 
 class CopySet(Protocol):
-    """A set of gradients whose content the ranks with copies compare: a `ReplicaSet`, or a set with other content."""
+    """A set of gradients whose contents are compared by the ranks with copies."""
 
     @property
     def key(self) -> Hashable: ...
@@ -154,8 +142,7 @@ class CopySet(Protocol):
 def summands(sets: Iterable[CopySet]) -> list[int]:
     """Return integers whose sums over all ranks are 0 if the contents of all copies are equal.
 
-    Each digest includes the key of its set. Without the key, the digests of two sets with swapped contents would add up
-    to 0.
+    Each digest includes the key of its set. Without keys, two sets with swapped contents would add up to 0.
     """
     sums = [0] * PIECES
     for replicas in sets:
@@ -166,13 +153,12 @@ def summands(sets: Iterable[CopySet]) -> list[int]:
 
 
 class Exchange(Protocol):
-    """The collectives that `describe` needs. A `Consensus` has them."""
+    """The collectives of a `Consensus` that `describe` needs."""
 
     rank: int
     """The number of this process in the process group."""
 
     ranks: Sequence[int]
-    """The global rank of each process, for messages."""
 
     def all_gather(self, number: int) -> list[int]: ...
 
@@ -188,10 +174,7 @@ Position = tuple[int, int]
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the error message about copies that differ. All ranks have to call this.
-
-    sets: The sets of replicas of this rank.
-    """
+    """Return the error message about copies that differ. All ranks have to call this function."""
     return _describe(
         sets,
         exchange,
@@ -204,9 +187,8 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
 
 
 def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the error message about `Partial` gradients whose layouts differ. All ranks have to call this.
-
-    sets: The sets of `Partial` gradients of this rank.
+    """Return the error message about `Partial` gradients with different layouts. All ranks have to call this
+    function.
     """
     remedy = "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has none"
     noun = "a Partial gradient"
@@ -235,7 +217,7 @@ def _describe(
 def _describe_set(
     copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str, exchange: Exchange
 ) -> str:
-    """Return a sentence on how the most frequent content of a set differs from the second most frequent one."""
+    """Return a sentence that compares the two most frequent contents of a set."""
     most, differing = (text["contents"] for text in texts)
     compared = [{key: entry[1] for key, entry in entries.items()} for entries in (differing, most)]
     keys = [key for key in {**most, **differing} if compared[0].get(key) != compared[1].get(key)]
@@ -266,7 +248,7 @@ def _describe_number(
     noun: str,
     remedy: str,
 ) -> str:
-    """Return the message for copies that are equal, but more or fewer than `ownership` or placements declare."""
+    """Return the message for copies that are equal, but whose number differs from the declared number."""
     wrong = [
         at for at, replicas in enumerate(sets)
         if sum(map(len, contents[replicas.key].values())) != replicas.number

@@ -1,7 +1,7 @@
-"""Find gradients that some rank clips, but no rank counts: the first of the ranks with copies lacks the gradient.
+"""Find gradients that some rank clips, but no rank counts.
 
-Each rank adds digests of such gradients to the all-reduce of the norm. The sum is 0 if the ranks with copies all have
-the gradient, or none has it. Otherwise, the ranks compare single gradients.
+The first rank with copies of a gradient should count the gradient, but can lack it. Each rank adds digests of its
+gradients with copies to the all-reduce of the norm. If the sum is not 0, the ranks compare single gradients.
 """
 
 from __future__ import annotations
@@ -17,34 +17,37 @@ from .replicas import Exchange
 
 
 def place(leaf: Leaf, are_listed: bool) -> str:
-    """Return where a gradient is, for messages. `are_listed`: Whether all ranks list the same parameters."""
+    """Return the place of a gradient for messages.
+
+    are_listed: Whether all ranks list the same parameters.
+    """
     is_unique = are_listed or leaf.name is not None
     return leaf.place if is_unique else f"{leaf.place}, or another one with as many elements,"
 
 
 class SharedSet(NamedTuple):
-    """The gradients of this rank that have their copies on the same ranks. The first of these ranks counts them."""
+    """The gradients of this rank whose copies are on the same ranks. The first of these ranks counts the gradients."""
 
     key: Hashable
     number: int
     is_first: bool
-    """`key`, `number` and `is_first` are the fields of `replicas.Copies`."""
+    """The fields `key`, `number` and `is_first` are the same as in `replicas.Copies`."""
 
     indices: Sequence[int]
     identities: Sequence[Hashable]
-    """For each gradient, what identifies it on all these ranks."""
+    """For each gradient, a value that identifies the gradient on all ranks with copies."""
 
     @property
     def content(self) -> int:
-        """A digest that is equal if these ranks have the same gradients."""
+        """A digest that is equal if all ranks with copies have the same gradients."""
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (a number that identifies the gradient on all ranks of the process group, its place) for each gradient
-        that has a place.
+        """Yield (a number that identifies the gradient in the process group, its place) for each gradient that has a
+        place.
 
-        Gradients with the same identity are numbered from 1, and the number yielded depends on this count. So if a
-        later rank has more such gradients than the first rank, the first rank lacks a number.
+        Gradients with the same identity are counted, and each count gives another number. So the first rank lacks a
+        number if a later rank has more of these gradients.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
@@ -54,15 +57,15 @@ class SharedSet(NamedTuple):
 
 
 class SharedGradients(NamedTuple):
-    """All gradients of this rank of which other ranks have copies."""
+    """All gradients of this rank that have copies on other ranks."""
 
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """Returns a gradient's place for messages, from its index. None: the norm is right without the gradient."""
+    """Returns the place of the gradient at an index, or None if the norm is right without the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Return the error about gradients that no rank counts, or None. All ranks have to call this."""
+    """Return the error message about gradients that no rank counts, or None. All ranks have to call this function."""
     own = [number for each in shared.sets if each.is_first for number, _ in each.numbers(lambda index: "")]
     others = [entry for each in shared.sets if not each.is_first for entry in each.numbers(shared.needed_place)]
     counted = set(_gathered(own, exchange))

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE = 60.0
-"""After this many seconds, a rank logs that it waits."""
+"""A rank logs that it waits after this number of seconds."""
 
 REJECTION_PATIENCE = 10.0
-"""After this many seconds, a rank logs that it waits in order to send an error."""
+"""A rank that wants to send an error logs that it waits after this number of seconds."""
 
 INTERVAL = 1.0
-"""Seconds between two checks of the waiting calls."""
+"""The number of seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
 """(deadline, level of logging, function that returns the message) of each waiting call."""
@@ -26,7 +26,9 @@ _WATCH: list[threading.Thread] = []
 
 @contextmanager
 def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[None]:
-    """Log a message if the `with` block takes longer than `patience` seconds. One thread of the process does this."""
+    """Log a message if the `with` block takes longer than `patience` seconds. One thread of the process writes all
+    messages.
+    """
     wait = object()
     _WAITS[wait] = time.monotonic() + patience, level, message
     _start()
@@ -37,7 +39,7 @@ def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[
 
 
 def _start() -> None:
-    """Start the thread that logs. A forked process does not inherit the thread, and starts its own."""
+    """Start the thread that logs. A forked process does not inherit the thread, and starts a new thread."""
     with _STARTING:
         if not any(thread.is_alive() for thread in _WATCH):
             _WATCH[:] = [threading.Thread(target=_watch, name="unified_clip waits", daemon=True)]
