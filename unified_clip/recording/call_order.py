@@ -33,15 +33,13 @@ class MissingCalls(NamedTuple):
     """The calls of the same run and step that have a partner in the other run."""
 
     later: frozenset[int]
-    """The indices of the pairs of calls in this step that come after the first missing call."""
+    """The indices of the call pairs in this step after the first missing call."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
-    """Sort the calls of each step so that equal clips have the same position.
+    """Sort the calls of each step so that equal clips have the same position. Calls without a partner come last.
 
-    Return (a, b, calls that only one run makes).
-
-    The calls of a step keep their order if their partners are not clear. Calls without a partner come last.
+    Return (a, b, calls that only one run makes). If partners are not clear, the calls of the step keep their order.
     """
     by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
@@ -58,7 +56,7 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return the sorted calls of both runs, and the missing calls. None means that the calls keep their order."""
+    """Return the sorted calls of both runs and the missing calls, or None if the calls should keep their order."""
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -109,7 +107,7 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
     """Return the fraction of gradients that two calls have in common, or None if no gradients were recorded.
 
-    Gradients are compared by name. If one call has only positions in place of names, gradients are compared by shape.
+    Gradients are compared by name, or by shape if one call has only positions.
     """
     if not call.parameters or not other.parameters:
         return None
@@ -145,11 +143,7 @@ def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
 def _is_split(
     few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
 ) -> bool:
-    """Return whether one run may clip the gradients of the missing calls within its other calls.
-
-    few: The calls of the run that lacks calls.
-    others: The partners of `few` in the other run.
-    """
+    """Return whether one run may clip the gradients of the missing calls within its other calls."""
     own, paired, rest = (
         {name for call in calls for name in _named(call, known)}
         for calls, known in ((few, names), (others, {}), (missing, {}))
@@ -163,7 +157,6 @@ def _is_split(
 
 
 def _partners(likeness: Likeness) -> list[int] | None:
-    """Return the index of each call's partner, or None if a call has no partner."""
     candidates = sorted(
         (-value, abs(number - index), number, index)
         for number, values in enumerate(likeness)
@@ -178,10 +171,7 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the index of each call's partner.
-
-    The indices increase, and the total similarity is as large as possible.
-    """
+    """Return increasing indices of partners with the greatest total similarity, or None if there are none."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

@@ -73,7 +73,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_page(options: argparse.Namespace) -> None:
-    """Raise UsageError if the file of --html is one of the recordings, or cannot be written."""
     for path in (options.a, options.b):
         if path.exists() and options.html.exists() and options.html.samefile(path):
             message = f"{options.html} is a recording, which --html would overwrite. Pass another file to --html."

@@ -143,7 +143,7 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 class ClipEvent:
     """The fields of a recorded clip. `complete_fields` adds the fields that a device computes later.
 
-    Keep this code short: after a clip of long gradients, the CPU has to load the code into its caches again.
+    Keep this code short. After a clip of long gradients, the CPU has to load the code into its caches again.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
@@ -298,7 +298,6 @@ class ClipEvent:
                 self._put(path, fields[name], key, path.norm(p))
 
     def _put(self, path: Path, fields: dict[str, Any], key: str, scalar: Scalar | None) -> None:
-        """Set a field now, or later when a device has computed the scalar. If `scalar` is None, do nothing."""
         if type(scalar) is float:
             fields[key] = scalar
         elif scalar is not None and path.on_host:
@@ -323,15 +322,14 @@ def _flat(value: Any) -> list[Any]:
 
 
 def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
-    """Return whether at least one clip changed its gradients. An entry of `clipped` is None if that is unknown."""
+    """Return whether any clip changed its gradients. None means that this is unknown."""
     return None if None in clipped and True not in clipped else any(clipped)
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge the groups of parameters that one call clips into lines of the recording.
 
-    Each group with a total norm has its own line. Consecutive groups that clip per tensor or by value share a line if
-    their settings are equal.
+    Consecutive groups share a line if they clip per tensor or by value, and if their settings are equal.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

@@ -56,7 +56,8 @@ class RecordingComparison:
     other_eps: tuple[Divergence, Cause] | None = None
     """The first coefficients that differ because the runs have different eps, with the cause.
 
-    This is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect here.
+    The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` does not hide these
+    coefficients.
     """
 
     @property
@@ -103,9 +104,9 @@ def compare(
         labels: Names of the two runs, as printed in sentences. None: the name of the file, with as many folders as
             distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: For runs of `verify`: a function that returns whether updates differ at or after a step. If the
+        has_effect: A function that returns whether updates differ at or after a step, for runs of `verify`. If the
             function returns False, differences between the optimizers' settings at the step are not reported. With
-            this function, calls keep their steps, and weights may differ by rounding noise of any size.
+            this function, calls keep their recorded steps, and weights may differ by rounding noise of any size.
 
     Returns:
         The differences to report with their causes, and the agreement of the runs in each number.
@@ -194,7 +195,6 @@ def _changed_by_hand(run: RecordedRun) -> str:
 
 
 def check_clipped(run: RecordedRun) -> None:
-    """Raise RunError if no call of a run has a result."""
     if any(line.rule is not None for line in run.lines):
         return
     if not run.lines:

@@ -30,8 +30,6 @@ NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 
 @dataclass(frozen=True)
 class Divergence:
-    """A value that differs between two runs, at a step and a stage."""
-
     step: int
     stage: Stage
     a: object
@@ -44,7 +42,7 @@ class Divergence:
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance between the two numbers, in ULP and relative. None if there are no two numbers to compare."""
+    """The distance between the two numbers, in ULP and relative, or None if there are no two numbers to compare."""
 
     ulps_at_its_size: float | None = None
     """The distance in ULP of a larger number whose rounding can cause the difference.
@@ -66,10 +64,10 @@ class Agreement(ReportModel):
     greatest_ulps: Real
     greatest_relative: Real
     greatest_at_step: int | None
-    """The step of the largest difference in ULP. null if all numbers are equal."""
+    """The step of the largest difference in ULP, or null if all numbers are equal."""
 
     beyond_rounding_at_step: int | None
-    """The first step at which numbers differ by more than 64 ULP. null if there is none."""
+    """The first step at which numbers differ by more than 64 ULP, or null if there is none."""
 
     noise: list[str]
     """The parameters whose numbers differ only by rounding noise. The other fields do not include their differences."""
@@ -77,8 +75,6 @@ class Agreement(ReportModel):
 
 @dataclass(frozen=True)
 class DivergencePoint:
-    """A divergence, with both runs and the pair of calls in which they diverge."""
-
     a: RecordedRun
     b: RecordedRun
     pairs: Sequence[CallPair]
@@ -87,17 +83,14 @@ class DivergencePoint:
 
     first: Divergence
     missing: MissingCalls | None = None
-    """The calls that only one run makes, for the stage "calls". None if these calls are not known."""
+    """The calls that only one run makes, for the stage "calls", or None if these calls are not known."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient that has a norm in both calls.
-
-        If there are no such gradients, return the norms of a per-tensor clip, or [].
-        """
+        """Return (name, norm in run a, norm in run b) for each gradient, or else for each norm of a per-tensor clip."""
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":
@@ -107,8 +100,7 @@ class DivergencePoint:
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause whose sentence begins with "RUN differs from OTHER:".
 
-        sentence: The rest of the sentence.
-        run: The run to name first. None: the second run.
+        If `run` is None, RUN is the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
@@ -228,10 +220,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float |
 
 
 def have_one_threshold(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls have equal thresholds.
-
-    Thresholds are rounded to float32 unless both norms are float64, because the caller can pass a float32 tensor.
-    """
+    # The caller can pass a float32 tensor, so thresholds are rounded to float32 unless both norms are float64.
     if a.dtype == b.dtype == "float64":
         return same(a.threshold, b.threshold)
     sides = [line.threshold if isinstance(line.threshold, tuple) else (line.threshold,) for line in (a, b)]
@@ -253,11 +242,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the differences between two calls at a stage that are not distances between numbers.
-
-    At the stage "norm", these are gradients that only one call has, and different numbers of norms. At the stage
-    "coefficient", these are coefficients that only one call has, and clips that change the gradients in only one run.
-    """
+    """Yield the differences between two calls that have no size, such as gradients that only one call has."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))
@@ -274,9 +259,9 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether the largest norm of a call exceeds its threshold.
+    """Return whether the largest norm exceeds the threshold.
 
-    Return None if a norm or the threshold is unknown or NaN, or if they differ only by rounding.
+    None means that rounding decides, or that a number is unknown.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -286,10 +271,7 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the smallest coefficient of a call is below 1.
-
-    Return None if a coefficient is unknown or NaN, or if the smallest coefficient differs from 1 only by rounding.
-    """
+    """Return whether the smallest coefficient is below 1. None means that rounding decides, or that it is unknown."""
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):
         return None

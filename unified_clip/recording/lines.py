@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 
 SCHEMA = 2
-"""The version of the format of recorded lines. Version 1 has no steps of optimizers."""
+"""Version 1 of the format has no steps of optimizers."""
 
 READABLE = (1, SCHEMA)
 

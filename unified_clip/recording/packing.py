@@ -27,8 +27,7 @@ def packed(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Join consecutive parameters of one call that are a single parameter in the other call.
 
-    Return (a, b, names of all pairs). Parameters belong together if their numbers of elements have an equal sum. Calls
-    are unchanged if a parameter has no partner, or if a call clips per tensor.
+    Return (a, b, names of all pairs). Calls are unchanged if a parameter has no partner, or if a call clips per tensor.
     """
     blocks = unpaired_blocks(a, b, names)
     is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
@@ -39,10 +38,7 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair each parameter that `names` lacks with one or more parameters of the other call.
-
-    Return [] if a parameter remains without a partner.
-    """
+    """Pair each parameter that `names` lacks with one or more parameters of the other call, or return []."""
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
@@ -59,10 +55,7 @@ def elements(call: RecordedCall) -> float:
 
 
 def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split two lists of sizes into the smallest parts with equal sums.
-
-    Yield the positions of each part in both lists.
-    """
+    """Split two lists of sizes into parts with equal sums. Yield the positions of each part in both lists."""
     if None in (*a, *b) or sum(map(int, filter(None, a))) != sum(map(int, filter(None, b))):
         return
     ends = [list(itertools.accumulate(int(size or 0) for size in sizes)) for sizes in (a, b)]
@@ -80,8 +73,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Join the calls of a step into one per-tensor clip call, if the other run has only one such call.
 
-    For example, Keras' GRU has one bias, and PyTorch's GRU has two. A clip of PyTorch's two biases by their total norm
-    has the effect of Keras' clip of its bias.
+    For example, Keras' GRU has one bias, and PyTorch's GRU has two, which can be clipped together by their total norm.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
@@ -138,8 +130,7 @@ def by_stored_rows(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Use the norms of stored rows for a sparse gradient if the other call clips the stored rows as a dense tensor.
 
-    TensorFlow clips a sparse gradient by the norm of its stored rows. A port may pass the stored rows to its clip
-    function, as in clip_by_norm(gradient._values(), c).
+    TensorFlow clips a sparse gradient by the norm of its stored rows.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
@@ -166,7 +157,6 @@ def _have_same_columns(a: RecordedCall, name: str, b: RecordedCall, other: str) 
 
 
 def _of_rows(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """Replace norms in `call` by norms of stored rows if `other` clips the stored rows."""
     if call.stored_norm is None or other.stored_norm is not None or other.sparse or call.passed_norm is not None:
         return call
     if isinstance(call.stored_norm, float):
@@ -192,8 +182,7 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
     """Replace the total norm of `call` by the total norm of the stored rows, if `other` has the same total norm.
 
-    A recording has no norms of the stored rows of single gradients. If only one gradient has different norms in both
-    calls, the norm in `other` is the norm of the stored rows.
+    If only one gradient has different norms in both calls, the norm in `other` is the norm of the stored rows.
     """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):

@@ -36,7 +36,7 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """A call of each run, at the same step and at the same position in the step."""
+    """Two calls, one of each run, at the same position of the same step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -82,7 +82,7 @@ PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
-    """Return {step: greatest learning rate in both runs}, with 0 for optimizers that are not in ADAPTIVE."""
+    """Return {step: greatest learning rate}. Optimizers that are not in ADAPTIVE count as 0."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
         rate = greatest_setting(step, "lr") if _is_of(step, ADAPTIVE) else 0.0
@@ -109,10 +109,7 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    """Pair parameters as `match_parameters` does.
-
-    Parameters are paired by shape only if both calls have equally many parameters of the shape.
-    """
+    # Parameters are paired by shape only if both calls have equally many parameters of the shape.
     if not names and _are_shifted(a.parameters, b.parameters):
         return dict(zip(a.parameters, b.parameters, strict=True))
     matched = match_parameters(a.parameters, b.parameters, names)
@@ -214,7 +211,7 @@ def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     """Return `names` in the direction from run a to run b.
 
-    RunError: A name in `names` is in neither run, or `names` mixes both directions.
+    Raise RunError if a name is unknown or the directions are mixed.
     """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
@@ -268,7 +265,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Merge the calls of loops at one step. This function removes calls from the lists in `rest`."""
+    """This function removes the calls from the lists in `rest`."""
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -283,17 +280,14 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return the number of gradients of a call that clips per tensor or by value. For any other rule, return 0."""
+    """Return 0 if the call clips neither per tensor nor by value."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return how many calls a loop with one gradient per call makes in place of the call `line`.
-
-    Return 0 if that is unknown.
-    """
+    """Return how many calls a loop with one gradient per call makes in place of `line`, or 0 if that is unknown."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
@@ -303,10 +297,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Return the number of calls at the start of the list that can be merged into one call.
-
-    Calls can be merged if each one clips a single gradient, all gradients differ, and all settings are equal.
-    """
+    """Count the calls at the start of the list that clip one gradient each and have equal settings."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -321,7 +312,6 @@ def _settings(line: RecordedCall) -> tuple[object, ...]:
 
 
 def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
-    """Merge calls that clip one gradient each into one call. The merged call has no files of gradients."""
     if len(lines) == 1:
         return lines[0]
     parameters = {
@@ -348,9 +338,9 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
 
 
 def orders_of(pair: CallPair) -> dict[str, str]:
-    """Return {name of a weight: order of its elements in one run relative to the other run}.
+    """Return {name of a weight: relation between the orders of its elements in both runs}.
 
-    The order is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
+    The relation is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
     Weights without fingerprints, or with different lengths of axes, are left out.
     """
     orders: dict[str, str] = {}

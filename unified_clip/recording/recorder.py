@@ -54,7 +54,8 @@ def record(
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: gradients_every is below 1, or a list of names has a name twice.
-        FileExistsError: The file exists, on entering the `with` block. OSError: it cannot be created.
+        FileExistsError: The file exists when the `with` block begins.
+        OSError: The file cannot be created when the `with` block begins.
 
     Source: unified_clip; docs/recording.md describes every field.
 
@@ -104,7 +105,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or 0 before the first call. You can set `step` to a higher number."""
+        """The step of the last call, or 0 before the first call. You can set `step`, but not to a lower number."""
         return self._step
 
     @step.setter
@@ -197,10 +198,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Store the gradients before and after a call, and write a line with the names of both files.
-
-        before, after: {gradient name: (dtype, array)}.
-        """
+        """Store the gradients {name: (dtype, array)} before and after a call in two files, and write a line."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:
@@ -208,7 +206,6 @@ class Recording:
             self._write({"step": step}, [fields], {})
 
     def add_line(self, fields: dict[str, Any]) -> None:
-        """Write a line about a different event than a clip call, such as a step of an optimizer."""
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
@@ -282,9 +279,9 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write one line for each group of parameters, or a single line if there are no groups.
+        """Write a line for each group of parameters, or a single line without groups.
 
-        head, tail: Fields of every line.
+        All lines have the fields `head` and `tail`.
         """
         with self._lock:
             self._is_empty = self._is_empty and not is_call
@@ -299,7 +296,6 @@ class Recording:
                 self._warn(f"{self.path}: the recording ends here, since the file cannot be written: {error}. {remedy}")
 
     def _store(self, step: int, gradients: dict[str, Any]) -> str | None:
-        """Write gradients to a new file, and return the name of the file. Return None if the file cannot be written."""
         with self._lock:
             number = self._stored[step] = self._stored.get(step, 0) + 1
         mark = "" if number == 1 else f".{number}"
@@ -360,7 +356,10 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call, or make the graph of a traced call write them. Unknown `seconds` are None."""
+        """Write the lines of the call, or make the graph of a traced call write them.
+
+        None means that the duration is unknown.
+        """
         self._tail["seconds"] = seconds
         if error is not None:
             self.events, self._tail["error"] = [], f"{type(error).__name__}: {error}"
@@ -373,10 +372,7 @@ class CallRecorder:
         self.recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """Return (first fields of every line, fields of each group, last fields).
-
-        This waits for numbers that a device computes.
-        """
+        """Return (first fields of every line, fields of each group, last fields)."""
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
 

@@ -20,8 +20,7 @@ Key = tuple[int, str | None]
 class NoiseTracker:
     """Decides which numbers of two runs differ by rounding noise only.
 
-    Call `is_noise` for the numbers of a pair of calls while `follow` yields the pair: noise in a gradient moves
-    weights.
+    Call `is_noise` for a pair of calls while `follow` yields the pair.
     """
 
     def __init__(self) -> None:
@@ -40,14 +39,13 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return a key for a parameter that is the same at all steps.
+        """Return a key for a parameter. The key is the same at all steps.
 
         Positions such as "0" occur in each clip call of a step, so their key also contains the number of the call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
-        """Return whether two numbers of a pair of calls differ by rounding noise only."""
         if stage == "weight":
             return a != b and abs(a - b) <= self._moved.get(self.key(name), 0.0)
         return is_noise_of(pair, name)
@@ -56,8 +54,7 @@ class NoiseTracker:
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
     """Return (number of elements, norm of the difference of both gradients) if the gradients are rounding noise.
 
-    For any other parameter, return (0, 0.0). Adam moves each element by up to the learning rate. SGD moves a weight by
-    the learning rate times the gradient.
+    For any other parameter, return (0, 0.0).
     """
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):

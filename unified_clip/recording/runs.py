@@ -41,7 +41,7 @@ class Parameter(Table):
     """The norm of the gradient, with the `norm_type` of the call. For a clip by value, this is the 2-norm."""
 
     weight: Real | None = None
-    """The norm of the weight. None if it is unknown."""
+    """The norm of the weight, or None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
@@ -69,7 +69,7 @@ class RecordedCall(Table):
     per slice, and "value" has no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """The threshold of the norm, or the two bounds of a clip by value. None if the threshold is not a single number."""
+    """The threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -89,16 +89,16 @@ class RecordedCall(Table):
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """`nan` and `inf` are the numbers of NaN and of infinite elements. None if they are unknown."""
+    """`nan` and `inf` are the numbers of NaN and of infinite elements, or None if they are unknown."""
 
     seconds: Real | None = None
-    """The seconds that the call took on the host. None inside a graph, and for a framework's own function."""
+    """The seconds that the call took on the host. This is None inside a graph, and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
     """The norms and shapes of the gradients, by name. The dict is empty if no norms were recorded."""
 
     gradients: str | None = None
-    """The file with the gradients before clipping, beside the recording."""
+    """The name of the file with the gradients before clipping, beside the recording."""
 
     ranks: int | None = None
     rank: int | None = None
@@ -108,10 +108,10 @@ class RecordedCall(Table):
     """The number of gradients with each layout of shards over ranks."""
 
     loss_scale: Real | None = None
-    """The loss scale of the gradients. None if there is no loss scale, or if it is unknown."""
+    """The loss scale of the gradients, or None if there is no loss scale, or if it is unknown."""
 
     repeated: int = 0
-    """The number of parameters that the call got more than once."""
+    """The number of repeated parameters in the call."""
 
     sparse: int = 0
     """The number of sparse gradients, if a framework's function clips them."""
@@ -127,14 +127,14 @@ class RecordedCall(Table):
     """The norm that the caller passed, as by `use_norm=`. `norm` is exact if the recording has norms."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm over the stored rows of sparse gradients, if a row is stored more than once. Framework functions that
-    return no norm clip by this norm."""
+    """The norm over the stored rows of sparse gradients, if a row is stored more than once. Functions that return no
+    norm clip by this norm."""
 
     after: str | None = None
     """The file with the gradients after the clip, for a watched call."""
 
     is_gradient: bool | None = None
-    """Whether a watched call clipped gradients. None if that is unknown."""
+    """Whether a watched call clipped gradients, or None if that is unknown."""
 
     error: str | None = None
     """The exception that the call raised. All fields about the clip are then missing."""
@@ -209,10 +209,10 @@ class OptimizerStep(Table):
     """The number of clip calls since the previous step, if a graph can report calls in another order, else None."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients that were IndexedSlices with repeated rows. None if the number is unknown."""
+    """The number of gradients that were IndexedSlices with repeated rows, or None if the number is unknown."""
 
     losses: tuple[Real, ...] = ()
-    """The losses of these backward passes, without loss scale."""
+    """The losses of the backward passes since the previous step, without loss scale."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
@@ -233,7 +233,7 @@ class RecordedProcess(Table):
 
     rank: int | None = None
     ranks: int | None = None
-    """The rank and the world size of the process. None if they are unknown."""
+    """The rank and the world size of the process, or None if they are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()

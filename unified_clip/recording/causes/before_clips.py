@@ -19,10 +19,7 @@ OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weig
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run clips gradients that still contain a loss scale, else None.
-
-    Also return None if the norms of the runs differ by a factor that is far from the loss scale.
-    """
+    """Return a cause if only one run clips gradients that still contain a loss scale, else None."""
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
             continue
@@ -50,7 +47,7 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has some of the gradients by name, else None."""
+    """Return a cause if only one run has gradients with certain names, else None."""
     only_a = [name for name in pair.a.parameters if name not in pair.names]
     only_b = [name for name in pair.b.parameters if name not in {*pair.names.values()}]
     rest = only_a or only_b
@@ -93,7 +90,7 @@ def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
-    """Yield (exact norm, cause) for the first norm of a call that is not exact."""
+    """Yield (exact norm, cause) for the first norm in a call that differs from the exact norm."""
     differing = [
         (exact, used) for exact, used in zip(line.norms(), line.used_norms(), strict=False) if not _agree(exact, used)
     ]
@@ -117,10 +114,7 @@ def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, 
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
-
-    Only the first call of each run is compared. Weights that a port did not transpose have a cause, too.
-    """
+    """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None."""
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
@@ -146,10 +140,8 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
-    A reshaped weight has the transposed shape, but the same sequence of elements. A square matrix with the same order
-    of elements possibly lacks a transpose, if other weights are transposed and it is not an embedding.
+    A square matrix with the same order of elements possibly lacks a transpose, if other weights are transposed.
 
-    shapes: The shapes of the weights in the first run.
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"
         for an order of axes that no framework has.
     """
@@ -220,8 +212,7 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
 def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     """Return the cause of gradients that differ although the weights of their call agree.
 
-    The weights of other calls, such as those of a second network, can cause the difference. They are compared at the
-    next call that clips them, because no step changes them before that call.
+    The weights of other calls, such as those of a second network, can cause the difference.
     """
     later, missing = _weights_of_other_calls(point, pair)
     for index, names in later.items():
@@ -244,11 +235,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
-    """Return a cause if weights of another call differ, although no step has changed them since the divergence.
-
-    index: The index of the first pair of calls after the divergence that has these weights.
-    names: The names of these weights in the first run.
-    """
+    """Return a cause if weights of another call differ, although no step has changed them since the divergence."""
     later = point.pairs[index]
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
@@ -274,7 +261,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return ({index of a later pair of calls: names of its weights}, phrase about unknown weights, or "")."""
+    """Return ({index of a later pair of calls: names of its weights}, phrase about unknown weights)."""
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}
@@ -299,17 +286,14 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether a run also clips other parameters than this call, such as those of another network."""
+    """Return whether a run clips parameters that this call does not clip, such as those of another network."""
     own = {(name, tuple(each.shape)) for name, each in line.parameters.items()}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)
 
 
 def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
-    """Return whether the recordings show that both runs clear their gradients before a step, or get new ones.
-
-    Return False if a run also clips other parameters, because it may not clear their gradients.
-    """
+    """Return whether the recordings show that both runs clear their gradients before a step, or get new gradients."""
     both = [each for run in (a, b) for each in run.optimizer_steps if each.step == step]
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)
     if step <= begins or all(each.backward_calls is None for each in both):
@@ -339,7 +323,6 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
-    """Return sentences about rounding, if rounding can move a weight this far with Adam, else ""."""
     name = point.first.parameter or ""
     moved = next(abs(a - b) for each, a, b in numbers(pair, "weight") if each == name)
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
@@ -357,7 +340,7 @@ def _clips_agree(pair: CallPair) -> bool:
 
 
 def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, RecordedCall, RecordedCall]]:
-    """Return (run, its call, the other run's call) for each run. The second run comes first."""
+    """Return (run, its call, the other run's call) for each run, the second run first."""
     return [(point.b, pair.b, pair.a), (point.a, pair.a, pair.b)]
 
 

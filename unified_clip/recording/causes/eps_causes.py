@@ -17,11 +17,10 @@ EXACT = 1e-13
 """The largest relative error of a float64 coefficient that follows its formula."""
 
 ROUNDED = NEAR * 2.0**-23
-"""The largest relative error of a coefficient that follows its formula, and that a framework's own function rounds."""
+"""The largest relative error of a coefficient that a framework's function computes by its formula."""
 
 
 def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if different eps explain different coefficients, else None."""
     if not _has_other_eps(pair) or (_shown_by(pair) is None and not _explains(pair)):
         return None
     old, new = pair.a.eps, pair.b.eps
@@ -30,10 +29,7 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return (divergence, cause) for the first coefficients that differ because of different eps, else None.
-
-    `--max-ulp` does not hide this divergence.
-    """
+    """Return (divergence, cause) for the first coefficients that differ because of different eps, else None."""
     for index, pair in enumerate(pairs):
         if _has_other_eps(pair) and (divergence := _shown_by(pair)):
             cause = another_eps(DivergencePoint(a, b, pairs, index, divergence), pair)
@@ -47,10 +43,7 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """Return the largest divergence between two coefficients of equal norms, for two calls with different eps.
-
-    Return None if eps changes no such coefficient, or if any norms differ by more than rounding.
-    """
+    """Return the largest divergence between two coefficients of equal norms, for two calls with different eps."""
     total = max(map(total_norm, (pair.a, pair.b)))
     norms = list(numbers(pair, "norm"))
     if any(ulps_at(total, a, b) > ROUNDING for _, a, b in norms):
@@ -94,10 +87,7 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the coefficients of both calls follow the same formula from equal numbers, else None.
-
-    These coefficients differ only by rounding, such as the rounding of a framework's function.
-    """
+    """Return a cause if the coefficients of both calls follow the same formula from equal numbers, else None."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None
@@ -119,10 +109,6 @@ def norms_are_equal(pair: CallPair) -> bool:
 
 
 def is_by_formula(line: RecordedCall, relative: float = 0.0) -> bool:
-    """Return whether the coefficients of a call follow from its norms, threshold and eps.
-
-    relative: The allowed relative error. 0: EXACT, or ROUNDED for a framework's own function.
-    """
     if not isinstance(line.threshold, float) or not line.known_coefs():
         return False
     relative = relative or (ROUNDED if line.watched else EXACT)

@@ -24,7 +24,7 @@ CHANGED = NUMBERS[:-1]
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""By cause of different optimizer steps: causes of different calls that explain the same difference."""
+"""{cause of different optimizer steps: causes of different calls that explain the same difference}."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Causes that can follow from earlier differences between updates."""
@@ -47,10 +47,6 @@ def join(
     """Return the divergences of calls and of optimizer steps with their causes, in order of time.
 
     A difference between optimizer steps is left out if the cause of a different call already explains it.
-
-    points: The divergences of calls.
-    explained: The causes of the divergences in `points`.
-    steps: The differences between optimizer steps.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
@@ -81,13 +77,10 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences between optimizer steps that can have changed recorded numbers.
+    """Yield the differences between optimizer steps that can have changed recorded norms by more than ROUNDING ULP.
 
-    A difference before the clip must change norms of the same step, and a difference after the clip must change norms
-    of a later step, by more than ROUNDING ULP. Differences are also yielded if these norms were not compared.
-
-    A difference in the rule for momentum changes the next weights, unless the code compensates for it. So the
-    difference is not yielded if the next weights agree.
+    Differences are also yielded if the norms were not compared. A difference in the rule for momentum is left out if
+    the next weights agree, because the code then compensates for it.
 
     has_effect: Decides about differences after the clip in place of the norms.
     """
@@ -126,8 +119,7 @@ def _accumulated(
 ) -> tuple[Explained, list[StepDifference]]:
     """Keep one of two explanations of a step: different numbers of backward passes, or the causes of the gradients.
 
-    If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients". If
-    the gradients have a different cause, remove the difference in backward passes.
+    If the gradients are scaled by the ratio of the numbers of backward passes, the cause "scaled gradients" is removed.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -144,7 +136,6 @@ def _accumulated(
 
 
 def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePoint) -> Cause:
-    """Return the cause of `passes`, with advice if the run with more backward passes has the larger gradients."""
     sides = (point.a, point.b)
     more, larger = (sides[float(str(each.b)) > float(str(each.a))] for each in (passes.divergence, scaled))
     if more is not larger:
@@ -154,11 +145,7 @@ def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePo
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether the ratio of two norms is the ratio of the numbers of backward passes, or its inverse.
-
-    passes: A divergence in the number of backward passes.
-    scaled: A divergence in a norm.
-    """
+    """Return whether the ratio of two norms is the ratio of the numbers of backward passes, or its inverse."""
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False
@@ -184,11 +171,7 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """Find a cause by elimination for the first divergence without a cause.
-
-    If an earlier divergence has a cause other than rounding, or optimizer steps differ earlier, change nothing: the
-        earlier difference can explain all later ones.
-    """
+    """Find a cause by elimination for the first divergence without a cause, if no earlier difference can explain it."""
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

@@ -15,10 +15,7 @@ GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
 
 
 def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port of Keras' GRU or LSTM to PyTorch or Paddle has its gates in a wrong order.
-
-    orders: The order of the elements of each weight in the second run: "same", "transposed", "rearranged" and so on.
-    """
+    """Return a cause if a port of Keras' GRU or LSTM to PyTorch or Paddle has its gates in a wrong order."""
     if (pair.a.framework == "tensorflow") == (pair.b.framework == "tensorflow"):
         return None
     text = {name: f"{name} {pair.names[name]}" for name in orders}

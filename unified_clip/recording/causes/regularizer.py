@@ -25,8 +25,7 @@ Norms = Mapping[str, tuple[float, float, float]]
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if only one run has weight decay, and the gradients of the other run contain it, else None.
 
-    Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount,
-    but only the regularizer changes the gradients before the clip.
+    Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount.
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
@@ -74,7 +73,7 @@ def _by_norms(decay: float, norms: Norms) -> Shown | None:
     """Return the weights whose gradients contain weight decay, or None if the norms do not show it.
 
     If c times a weight w is added to a gradient g, c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|)
-    / |w|. These bounds have to allow the decay, and no number that is far from the decay.
+    / |w|.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -111,9 +110,7 @@ def regularizer_cause(
     runs: The names of the original and the port.
     decays: The weight decay of each run's optimizer, or None if it is unknown.
     is_first: Whether the original adds the weight decay to the gradients. False: the port does.
-    names: The names of the weights that are added.
     unknown: The names of weights that are about 0, so that it is unknown whether they are added.
-    evidence: A clause about the numbers that show the weight decay.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]

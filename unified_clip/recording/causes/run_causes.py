@@ -40,7 +40,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""Names of the number in whose ULP a difference is measured, by stage."""
+"""{stage: name of the number whose ULP is the unit of a difference}."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -99,7 +99,6 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if gradients before clipping are missing, swapped or scaled in one run, else None."""
     name_in_a = {b: a for a, b in pair.names.items()}
     of_a = {name: each.norm for name, each in pair.a.parameters.items()}
     of_b = {name_in_a.get(name, name): each.norm for name, each in pair.b.parameters.items()}
@@ -124,10 +123,6 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if total norms differ and one run clips fewer gradients, else None.
-
-    If the norms of single gradients are known, `_before_clipping` compares them.
-    """
     a, b = pair.a.count, pair.b.count
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
         return None
@@ -139,10 +134,7 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one total norm is a whole multiple of the other total norm, else None.
-
-    If the norms of single gradients are known, `_before_clipping` compares them.
-    """
+    """Return a cause if one total norm is a whole multiple of the other total norm, else None."""
     if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
         return None
     (a, *_), (b, *_) = pair.a.norms(), pair.b.norms()
@@ -156,8 +148,6 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
     """Return a cause if the norms show missing, swapped or scaled gradients in one run, else None.
 
-    expected: The norms of the gradients in one run, by name.
-    observed: The norms of the gradients in the other run, in order.
     floors: For each run, the largest norm of rounding noise. Smaller norms count as 0.
     """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
@@ -182,10 +172,7 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], flo
 
 
 def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
-    """Return the number in the sorted list `ordered` that equals `norm` up to rounding, or else `norm`.
-
-    slack: The largest difference that rounding at the size of the total norm causes.
-    """
+    """Return the number in the sorted list `ordered` that equals `norm` up to rounding, or else `norm`."""
     index = bisect.bisect(ordered, norm)
     nearest = min(ordered[max(0, index - 1) : index + 1], key=lambda each: abs(each - norm), default=norm)
     return nearest if is_near(nearest, norm) or abs(nearest - norm) <= slack else norm
@@ -197,10 +184,7 @@ def _stand_ins(norms: Iterable[float]) -> list[Dense]:
 
 
 def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms over all weights differ before the first step, else None.
-
-    The runs clip their weights in different calls, so single weights are not paired.
-    """
+    """Return a cause if the norms over all weights differ before the first step, else None."""
     if point.index or any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
         return None
     sides = [sequence.calls_at(run, point.first.step) for run in (point.a, point.b)]
@@ -268,11 +252,7 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains why the coefficients of two calls differ, or None.
-
-    The coefficients of one call, the reference, must follow from its norms and settings. The cause explains the
-    coefficients of the other call.
-    """
+    """Return the known cause that explains why the coefficients of two calls differ, or None."""
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
@@ -292,10 +272,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Convert the recorded call `line` to an `Observation` for `find_cause`.
-
-    reference: The call of the other run, whose results count as correct.
-    """
+    """Convert the recorded call `line` to an `Observation`. The results of the call `reference` count as correct."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):
@@ -353,7 +330,6 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 
 
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
-    """Return a cause if a difference can have grown by rounding from an earlier difference, else None."""
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":
         return None

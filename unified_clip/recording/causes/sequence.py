@@ -20,10 +20,10 @@ from ..runs import RecordedCall, RecordedRun
 from .before_clips import names_text
 
 DESCENT = 0.1
-"""The largest relative difference of equal multiples in `_is_descent`."""
+"""Multiples in `_is_descent` count as equal up to this relative difference."""
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""By cause: the clip rule of the run that does not clip by the total norm."""
+"""{cause: clip rule of the run that does not clip by the total norm}."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -76,7 +76,6 @@ def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> 
 
     moves: (norm before the step, norm after the unclipped step, norm after the clipped step, squared norm of the
         gradient) for each weight.
-    coef: The coefficient of the clip.
     """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
@@ -146,7 +145,6 @@ def shifted(point: DivergencePoint) -> Cause | None:
 
 
 def left_out_calls(point: DivergencePoint) -> Cause | None:
-    """Return a cause if only one run makes some clip calls of the step, and all other calls have a partner."""
     missing = point.missing
     if missing is None:
         return None
@@ -170,7 +168,6 @@ def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) -> str:
-    """Return a phrase about the gradients of some of a step's calls, such as "2 of 4 gradients ('a' and 'b')"."""
     count, total = (sum(map(count_of, each)) for each in (calls, every))
     names = [name for call in calls for name in call.parameters if not name.isdecimal()]
     listed = f" ({names_text(names)})" if names else ""
@@ -178,7 +175,6 @@ def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) 
 
 
 def never_clips(point: DivergencePoint) -> Cause | None:
-    """Return a cause if only one run has clip calls, else None."""
     for run, other in point.both_ways():
         if not run.lines:
             return left_out_clip(run, other, calls_at(other, point.first.step))
@@ -224,10 +220,7 @@ def count_of(call: RecordedCall) -> int:
 
 
 def _split_by_counts(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips all gradients of a step in one call, and the other run in several calls.
-
-    This function compares only numbers of gradients and elements, because the gradients of the runs may differ.
-    """
+    """Return a cause if one run clips all gradients of a step in one call, and the other run in several calls."""
     for run, other in point.both_ways():
         whole, parts = (calls_at(each, point.first.step) for each in (run, other))
         if len(whole) != 1 or len(parts) < 2 or any(each.rule != "global" for each in (*whole, *parts)):
@@ -258,8 +251,7 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
 
     Otherwise, return `point`.
 
-    A loop over parameters clips one gradient per call by its total norm, so both runs record the rule "global". Their
-    first recorded divergence is only a consequence.
+    A loop over parameters clips one gradient per call by its total norm, so both runs record the rule "global".
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
@@ -283,10 +275,7 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return (norms of the first calls, number of these calls). Stop when the combined 2-norm reaches `total`.
-
-    Return ([], 0) if the combined norm does not reach `total`.
-    """
+    """Return (norms of the first calls, number of these calls) until the combined 2-norm reaches `total`."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

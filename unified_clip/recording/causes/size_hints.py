@@ -10,7 +10,6 @@ from ..runs import RecordedRun
 
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:
-    """Return a sentence about the part of the training to compare first, or ""."""
     floor = max(noise_floor(pair.a), noise_floor(pair.b))
     differences = [distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor]
     most = max(differences, default=0.0)
@@ -30,7 +29,6 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def losses_agree(point: DivergencePoint, pair: CallPair) -> bool:
-    """Return whether both runs recorded the losses of this step, and the losses differ only by rounding."""
     sides = [_losses(run, pair.a.step) for run in (point.a, point.b)]
     if not pair.a.dtype == pair.b.dtype == "float64":
         sides = [list(map(single, losses)) for losses in sides]

@@ -21,11 +21,7 @@ def is_embedding(*names: str) -> bool:
 def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
     """Return whether a weight with the same order of elements in both runs surely needs no transpose.
 
-    A missing transpose changes gradients and losses. So the weight is right if all gradients of the first step agree,
-    or if the losses agree and the gradient of the weight is not 0.
-
-    pair: The first calls of the runs.
-    name: The name of the weight in the first run.
+    A missing transpose changes gradients and losses, so the weight is right if the gradients or the losses agree.
     """
     other = pair.names[name]
     if is_embedding(name, other):

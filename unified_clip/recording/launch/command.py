@@ -62,7 +62,6 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
 
 
 def _create(file: Path, parts: Path) -> None:
-    """Create the empty file of a recording, and the directory in which its processes write their parts."""
     if os.path.lexists(file):  # also a link to a missing file
         removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
@@ -99,7 +98,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 
 @contextmanager
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals to the processes that the `with` block adds to the yielded list.
+    """Pass signals to the processes that the `with` block adds to the list.
 
     Ctrl-C is passed on only if the terminal does not send it to the processes itself.
     """
@@ -123,7 +122,6 @@ def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _has_terminal() -> bool:
-    """Return whether a terminal sends Ctrl-C to this process and to the command."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

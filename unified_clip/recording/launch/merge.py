@@ -34,8 +34,6 @@ class Part:
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
     """Write the lines of all processes to `file` in the order of ranks.
 
-    With several processes, number them in each line.
-
     header: The header to write if there are no parts.
     """
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
@@ -52,7 +50,6 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
 
 
 def _read_part(path: Path) -> Part | None:
-    """Read the file of a process, or return None if the process ended before it wrote the header."""
     whole, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     if not whole:
         return None

@@ -32,8 +32,6 @@ RANKS = (
 @dataclass(frozen=True)
 class Settings:
     directory: str
-    """The directory of the parts."""
-
     norms: bool
 
 

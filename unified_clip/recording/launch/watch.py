@@ -33,15 +33,13 @@ MOST_ROWS = 8
 """The greatest number of processes in the view."""
 
 SHARE = 3
-"""The view takes at most a third of the lines of a terminal."""
+"""The view takes at most 1 / SHARE of the lines of a terminal."""
 
 COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
 
 
 @dataclass
 class WatchedProcess:
-    """The latest numbers of one process."""
-
     path: Path
     offset: int = 0
     rank: int | None = None
@@ -56,7 +54,6 @@ class WatchedProcess:
     learning_rate: str = "-"
 
     def read_on(self) -> None:
-        """Read the lines that the process has written since the last call. Invalid lines are skipped."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -104,14 +101,11 @@ def _number(value: Any) -> str:
 
 
 class Watcher:
-    """Reads the files that the processes of a command write while they run."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._processes: dict[Path, WatchedProcess] = {}
 
     def read(self) -> list[WatchedProcess]:
-        """Read the new lines of all processes. Return the processes in the order of their ranks."""
         for path in sorted(self._directory.glob(f"*{PART}")):
             with suppress(OSError):
                 self._processes.setdefault(path, WatchedProcess(path)).read_on()
@@ -129,7 +123,7 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
 
 
 def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
-    """Return the lines of a table of the processes. If the terminal is too small for a process, return []."""
+    """Return the lines of a table of the processes, or [] if the terminal is too small."""
     from rich.console import Console
     from rich.table import Table
 
@@ -181,7 +175,6 @@ class Terminal:
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 
     def release(self) -> None:
-        """Erase the lines that `draw` has drawn, and let the whole terminal scroll again."""
         if self._lines:
             height = self._size.lines
             self._write(f"\x1b7\x1b[r\x1b[{height - self._lines + 1};1H\x1b[J\x1b8")
@@ -193,16 +186,12 @@ class Terminal:
 
 
 def has_live_view() -> bool:
-    """Return whether stderr is a terminal that can move its cursor."""
     return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 @contextmanager
 def watching(directory: Path) -> Iterator[None]:
-    """Show the numbers of all processes on stderr while the `with` block runs.
-
-    directory: The directory in which the processes write their files.
-    """
+    """Show the numbers of all processes on stderr while the `with` block runs."""
     if sys.stderr is None:
         yield
         return

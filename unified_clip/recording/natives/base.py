@@ -18,7 +18,7 @@ from .evidence import NativeCall, ObservedTensors, line_fields, norm_of_rows, re
 
 Recording = Any
 CallRecorder = Any
-"""Stand for classes of `recorder`, which cannot be imported here because `recorder` imports this package."""
+"""These names stand for classes of `recorder`, which cannot be imported here: `recorder` imports this package."""
 
 PYTORCH_EPS = 1e-6
 
@@ -32,8 +32,6 @@ class Needs(NamedTuple):
 
 
 class Observer:
-    """Passes calls of the frameworks' own functions to all recordings."""
-
     def __init__(self) -> None:
         self._thread = threading.local()
 
@@ -73,7 +71,6 @@ class Observer:
             recording.wait_with(wait)
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
-        """Record a call that has ended, if it has gradients."""
         weights = [None if each is None else _array(each) for each in observed.weights]
         running = RunningCall(
             call,
@@ -96,11 +93,6 @@ class RunningCall:
         observed: ObservedTensors | None = None,
         returns_norm: bool = False,
     ) -> None:
-        """Begin to record a call, by measuring its gradients.
-
-        observed: The tensors of a call that has ended, else None.
-        returns_norm: Whether the function returns the norm.
-        """
         recordings = DISPATCHER.natives if before else ()
         self._call, self._names, self._observed = call, names, observed
         self._evidence = [recording for recording in recordings if recording.stores_results]
@@ -125,10 +117,7 @@ class RunningCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """Record the results of the call.
-
-        after: The gradients after the call. They are not used if `__init__` got `observed`.
-        """
+        """Record the results of the call. `after` is not used if `__init__` got `observed`."""
         for recorder, event in self._events:
             with _reported(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -185,7 +174,6 @@ def clip_parameters(
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
 
     value_of: Converts the returned norm to a plain tensor.
-    on_empty: Called if there are no gradients.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)

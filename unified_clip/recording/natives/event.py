@@ -34,11 +34,7 @@ class NativeEvent:
     scalars: Sequence[Any] = ()
 
     def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
-        """Measure the gradients before the call, if the recording has norms or the norm of the clip is unknown.
-
-        recorder: The `CallRecorder` of the recording.
-        returns_norm: Whether the function returns the norm.
-        """
+        """Measure the gradients before the call, if the recording has norms or the norm of the clip is unknown."""
         self._call, self._backend = call, tensors.backend
         self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
         self._clip: ClipEvent | None = None
@@ -73,7 +69,6 @@ class NativeEvent:
         self._receive(norm, self._set_returned)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return the fields of the call. `values` contains the values of `deferred` in order."""
         for (_, receive), value in zip(self._later, values, strict=True):
             receive(value)
         fields, call, clip = self.fields, self._call, self._clip

@@ -1,6 +1,6 @@
 """Compute the recorded fields of a call from its gradients before and after the clip.
 
-The coefficient is the factor between the two, which can differ from the function's formula.
+The coefficient is the factor between both gradients, which can differ from the function's formula.
 """
 
 from __future__ import annotations
@@ -34,20 +34,16 @@ USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
 
 @dataclass(frozen=True)
 class NativeCall:
-    """A call of a framework's own clipping function, with its documented settings."""
-
     name: str
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, or the two bounds of a clip by value. None if the threshold is not a single number."""
+    """The threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
-    """The eps that the formula adds to the norm."""
-
     passed_norm: float | None = None
-    """The norm that the caller passed, as by `use_norm=`. None if the function measures the norm."""
+    """The norm that the caller passed, as by `use_norm=`, or None if the function measures the norm."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
         """Return the settings of the call as fields of a recorded line, with None for each result."""
@@ -77,7 +73,7 @@ class ObservedTensors:
     """
 
     after: Sequence[Dense]
-    """The gradients after the call. Empty if no recording stores them."""
+    """The gradients after the call. The list is empty if no recording stores the clipped gradients."""
 
     weights: Sequence[Dense | None] = ()
     """The weight of each gradient, if the call has the weight and a recording needs it."""
@@ -86,7 +82,7 @@ class ObservedTensors:
     """The name of each gradient in the framework. If there are no names, positions are used as names."""
 
     is_gradient: bool | None = True
-    """Whether the tensors are gradients. None if that is unknown. `tf.clip_by_value` also clips other tensors."""
+    """Whether the tensors are gradients, or None if that is unknown. `tf.clip_by_value` also clips other tensors."""
 
     sources: Sequence[Any] = ()
     """The framework's variable of each gradient, if it is known."""
@@ -102,8 +98,7 @@ class ObservedTensors:
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
         """Split a flat list of arrays into `before`, `after` and `weights`.
 
-        lengths: The number of arrays in each of the three lists.
-        more: The other fields of the class, in order.
+        `more` contains all other fields in order.
         """
         rest = iter([from_numpy(np.array(each)) for each in arrays])
         before, after, weights = ([next(rest) for _ in range(length)] for length in lengths)
@@ -147,9 +142,9 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, without first adding repeated rows.
+    """Return the norm over the stored rows of sparse gradients, or None if it equals the exact norm.
 
-    For the rule "each", return a list with the norm of each gradient. Return None if the result equals the exact norm.
+    For the rule "each", return a list with the norm of each gradient.
     """
     if not observed.rows or call.rule not in ("global", "each"):
         return None
@@ -165,7 +160,7 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
     """Return (tensors that the function multiplies by the coefficient, products).
 
-    For sparse gradients, these are the stored rows: the function rounds the rows before repeated rows are added.
+    Functions multiply the stored rows of sparse gradients before repeated rows are added.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -202,9 +197,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`, or None if no coefficient explains every element.
 
-    Return 1 if all bits are equal, and NaN if every element has become NaN. For each element, an interval of
-    coefficients explains the result. Of the numbers in all intervals, return the number nearest to `formula`, or else
-    the middle.
+    For each element, an interval of coefficients explains the result. Of the numbers in all intervals, the number
+    nearest to `formula` is returned, or else the middle.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

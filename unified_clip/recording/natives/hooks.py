@@ -34,8 +34,6 @@ class Hook(NamedTuple):
 
 
 class Hooks:
-    """All hooks of the process. The hooks are in place while a recording needs them."""
-
     def __init__(self) -> None:
         self._hooks: list[Hook] = []
         self._switches: list[tuple[Callable[[], object], Callable[[], object]]] = []
@@ -87,10 +85,7 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all frameworks whose import has ended. Before the first recording, do nothing.
-
-        ended: Names of modules whose import ends now.
-        """
+        """Add the hooks of all frameworks whose import has ended. `ended` contains modules whose import ends now."""
         if self._missing is None:
             return
         for name in list(self._missing):
@@ -103,7 +98,6 @@ class Hooks:
                     self.on_failure(f"{name} {getattr(sys.modules[name], '__version__', '')}".rstrip(), error)
 
     def _prepare(self) -> None:
-        """Add the hooks of all imported frameworks now, and the hooks of other frameworks after their import."""
         if self._missing is not None:
             return
         self._missing, self._is_on = dict(WATCHED), False

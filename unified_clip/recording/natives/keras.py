@@ -124,7 +124,7 @@ def _class_name(optimizer: Any) -> str:
 
 
 def _updates_weights(optimizer: Any) -> Any:
-    """Return whether the next call of `apply` updates the weights. Otherwise, it only accumulates gradients."""
+    """Return whether the next call of `apply` updates the weights instead of only accumulating gradients."""
     steps = optimizer.gradient_accumulation_steps
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
 
@@ -154,10 +154,6 @@ def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
 
 
 def _record_step(optimizer: Any, numbers: Sequence[Any]) -> None:
-    """Record a step, at once or each time its graph runs.
-
-    numbers: The learning rate, whether the step updates the weights, and the number of gradients with repeated rows.
-    """
     kind, decays = _class_name(optimizer), _weight_decays(optimizer)
     decayed = decayed_elements(decays, [getattr(each, "path", None) for each in optimizer._trainable_variables])
     settings = _settings(optimizer) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}

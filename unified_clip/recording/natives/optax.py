@@ -87,7 +87,6 @@ def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
-    """Record a step, at once or each time its compiled graph runs. The arguments can be traced numbers."""
     rate = arguments["learning_rate"]
     if callable(rate):
         counts = optax.tree_utils.tree_get_all_with_path(state, "count")
@@ -110,10 +109,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """Return (whether a parameter has weight decay, its number of elements) for each parameter.
-
-    Without a mask, return [].
-    """
+    """Return (whether a parameter has weight decay, its number of elements) for each parameter, or [] without mask."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
         return []

@@ -32,9 +32,9 @@ WATCHER = StepWatcher()
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str]]]]] = WeakKeyDictionary()
-"""By optimizer: the parameter groups that are already updated in the current step.
+"""The parameter groups that each optimizer has already updated in its current step.
 
-Each group has its settings, and (weight decay, number of elements, name) for each parameter with a gradient.
+A group is (settings, [(weight decay, number of elements, name) of each parameter with a gradient]).
 """
 
 
@@ -79,7 +79,6 @@ def _clip_by_unified_clip(function: Callable[..., Any], self: Any, params_grads:
 
 
 def _add_to_program(call: NativeCall, clip: Any, params_grads: Any, function: Callable[..., Any]) -> Any:
-    """Add a clip to a static program, and store it so that `_run` records it."""
     pairs = _clipped_pairs(params_grads)
     result = function(clip, params_grads)
     in_program = InProgram(call, [p.name for p, _ in pairs], [g for _, g in pairs], _results(result, pairs))
@@ -124,7 +123,6 @@ def _run(function: Callable[..., Any]) -> Any:
 
 
 def _weight(name: str) -> Dense | None:
-    """Return the value of a static program's parameter, or None if the parameter has no value yet."""
     variable = paddle.static.global_scope().find_var(name)
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))
 
@@ -140,7 +138,6 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
-    """Record the loss of a backward pass in dynamic mode, if the loss is a single number."""
     if grad_tensor is None and paddle.in_dynamic_mode() and tensor.size == 1:
         LOSSES.add(tensor.detach().clone().item)  # the script may overwrite the loss before the step
 
@@ -193,10 +190,7 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, or a list if its parameters have different decays.
-
-    Return None if one is unknown.
-    """
+    """Return the weight decay of a group, or a list of different decays, or None if a decay is unknown."""
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
@@ -235,7 +229,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return whether all gradients of an optimizer are None or zero. For a deleted optimizer (None), return True."""
+    """Return True if all gradients are None or zero, or if the optimizer was deleted (None)."""
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
 

@@ -16,7 +16,7 @@ MOST_LOSSES = 1024
 """The largest number of losses that `Losses` keeps for the next step of an optimizer."""
 
 UNSCALED = "_unified_clip_unscaled"
-"""The attribute of a loss that Keras has scaled. The value of the attribute is the loss without scale."""
+"""The attribute in which Keras' hook stores the loss without scale on the scaled loss."""
 
 
 @contextmanager
@@ -36,17 +36,12 @@ def reported(what: str) -> Iterator[None]:
 
 
 class Losses:
-    """The losses of the backward passes since the previous step of an optimizer."""
-
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], float | None]] = deque(maxlen=MOST_LOSSES)
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss. The next step of an optimizer reads its value, so that a device has time to compute the loss.
-
-        read: Returns the value of the loss. The value can contain the loss scale.
-        """
+        """Add a loss. The next step of an optimizer reads its value, so that a device has time to compute the loss."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 
@@ -69,26 +64,20 @@ LOSSES = Losses()
 
 
 class StepWatcher:
-    """Counts backward passes, and records each step of an optimizer. Clip events between steps get the loss scale."""
-
     def __init__(self) -> None:
         self._reset()
         HOOKS.on_switch(self._reset, self._reset)
 
     def _reset(self) -> None:
-        """Start all counts at 0 when a recording begins or ends."""
         self._backward_calls = 0
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
         self.changed: int | None = None
-        """The number of gradients that other code changed since the last backward pass. None if it is unknown."""
+        """The number of gradients that other code changed since the last backward pass, or None if it is unknown."""
         self._empty_clips = 0
 
     def before_backward(self) -> None:
-        """Count a backward pass.
-
-        After a step, the first backward pass checks whether the gradients of the step were cleared.
-        """
+        """Count a backward pass. The first backward pass after a step checks whether the gradients were cleared."""
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None
@@ -97,7 +86,6 @@ class StepWatcher:
         self._empty_clips += 1
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
-        """Record a loss scale with each clip event, until `scaling_ends` is called."""
         for recording in DISPATCHER.natives:
             recording.loss_scale = lambda: plain(loss_scale())
 
@@ -114,11 +102,6 @@ class StepWatcher:
         *,
         is_users: bool = False,
     ) -> None:
-        """Record a step of an optimizer with the backward passes before the step, and start the counts at 0.
-
-        is_cleared: Returns whether the gradients of the step have become None or zero.
-        decayed: The result of `decayed_elements`.
-        """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
         if self.changed is not None:
             passes["changed"] = self.changed
@@ -148,10 +131,7 @@ def record_step(
 
 
 def of_groups(values: Sequence[Any]) -> Any:
-    """Return a setting of several parameter groups: one value if the groups have equal values, else a list.
-
-    If there are no groups, return None. Values that are lists are joined to one list.
-    """
+    """Return a setting of several parameter groups: one value if the groups have equal values, else a list."""
     if all(value == values[0] for value in values):
         return values[0] if values else None
     return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
@@ -159,8 +139,6 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
     """Return {"decayed": [elements with weight decay, all elements]}, or {} if all or none have weight decay.
-
-    If a recording has norms, "undecayed" contains the names of parameters without weight decay.
 
     parameters: (weight decay, number of elements) for each parameter that the optimizer changes.
     """

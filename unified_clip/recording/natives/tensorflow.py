@@ -31,7 +31,7 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 them."""
 
 SOURCE = "_unified_clip_source"
-"""The attribute of a gradient that contains its `Source`."""
+"""The name of the attribute that stores the `Source` of a gradient."""
 
 
 class Source(NamedTuple):
@@ -56,9 +56,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 
 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that marks the tensors in its result as gradients of their variables.
-
-    If the function is a method of a gradient tape, the loss is recorded, too.
+    """Return a function that marks its results as gradients. A method of a gradient tape also records the loss.
 
     position: The position of the argument with the sources, for which the function returns gradients.
     """
@@ -100,8 +98,7 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 def _after(report: Any, gradients: Any) -> Any:
     """Make the first gradient depend on the operation `report`, so that a graph runs the operation first.
 
-    Without the dependency, a step that writes variables in a `tf.cond` can run before the operation, as with
-    LossScaleOptimizer.
+    Otherwise, a step that writes variables in a `tf.cond` can run first, as with LossScaleOptimizer.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -131,10 +128,7 @@ def _source_of(tensor: Any) -> Source | None:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on gradients, such as `g / n`, as gradients.
-
-    A result of the same shape belongs to the variable of the gradient. In graphs, `from_tape` follows the operations.
-    """
+    """Mark the results of an eager operation on gradients, such as `g / n`, as gradients."""
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)
     if len(marked) == len(outputs) == 1 and outputs[0].shape == marked[0].shape and _source_of(marked[0]) is not None:
@@ -208,8 +202,6 @@ def _describe(name: str, rule: Any) -> Describe:
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
     """Pass numbers to `receive`, at once or each time a `tf.function` runs. In a graph, return the operation.
 
-    Do nothing in a graph for XLA, or in a graph that is not part of a function.
-
     after: Variables. In a graph, `receive` runs after the operations that write them.
     """
     if tf.executing_eagerly():
@@ -221,7 +213,6 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
 
 
 def repeated_rows(gradients: Sequence[Any]) -> Any:
-    """Return the number of IndexedSlices that have a row more than once, or 0 in a graph for XLA."""
     indices = [each.indices for each in gradients if _is_sparse(each)]
     if not indices or (not tf.executing_eagerly() and is_for_xla()):
         return 0

@@ -63,7 +63,6 @@ def _is_capturing() -> bool:
 
 
 def _is_hidden() -> bool:
-    """Return whether nothing can be recorded now, as in `torch.compile` or in a capture of a CUDA graph."""
     return torch.compiler.is_compiling() or _is_capturing()
 
 
@@ -105,7 +104,6 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-    """Record the loss of a backward pass, if the loss is a single number."""
     losses = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
         return
@@ -167,7 +165,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return whether all gradients of an optimizer are None or zero. For a deleted optimizer (None), return True."""
+    """Return True if all gradients are None or zero, or if the optimizer was deleted (None)."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
     return all(gradient is None or not gradient.any() for gradient in gradients)

@@ -35,7 +35,6 @@ class GradientVersions:
         self._optimizers[id(optimizer)] = optimizer
 
     def store(self) -> None:
-        """Store the state of each gradient at the end of a backward pass."""
         self._recorded_calls = DISPATCHER.recorded_calls
         self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
@@ -66,7 +65,7 @@ program."""
 
 
 class ModelNames:
-    """The names of the parameters of models, for parameters that an optimizer updates."""
+    """The names of parameters in the user's models, if an optimizer updates the parameters."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
@@ -77,10 +76,7 @@ class ModelNames:
         self._vain_searches = 0
 
     def name_of(self, parameter: Any) -> str | None:
-        """Return the name of a parameter.
-
-        Return None if it has no name, or if several models have a parameter of the name.
-        """
+        """Return the name of a parameter, or None if the name is unknown or ambiguous."""
         if not isinstance(parameter, torch.nn.Parameter):
             return None
         if parameter not in self._names and self._vain_searches < MOST_SEARCHES:
@@ -91,10 +87,7 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Find the names of new parameters. A parameter of several models gets its name in the smallest model.
-
-        A parameter without a model gets the name None, so that it causes no other search.
-        """
+        """Find the names of new parameters. A parameter of several models gets its name in the smallest model."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
         objects = [each for each in objects if type(each) in kinds]

@@ -13,8 +13,6 @@ from typing import Any
 
 
 class ShardedNorm:
-    """Stores the norm of a running clip of sharded gradients, for each thread."""
-
     def __init__(self) -> None:
         self._thread = threading.local()
 

@@ -46,7 +46,6 @@ class TracedOrder:
         return self._step
 
     def clips_before(self, step: TracedStep) -> int:
-        """Mark a step as run, and return the number of clips since the previous step."""
         step.has_run = True
         clips, self._after = step.before + self._after, step.after
         return clips

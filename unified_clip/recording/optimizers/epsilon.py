@@ -34,7 +34,7 @@ CONDITION: Final = (
     "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
     "has several optimizers, ignore this cause"
 )
-"""The number of a recorded step is the t in the formula of an optimizer only under this condition."""
+"""Recorded steps are the steps t in the formula of an optimizer only under this condition."""
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -48,14 +48,13 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""The place of epsilon, by class of the optimizer in lower case, and by first part of the module's name.
+"""{class of the optimizer in lower case: {first part of the module's name: place of epsilon}}.
 
 `test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
 """
 
 
 def place_of(step: OptimizerStep) -> Place | None:
-    """Return where an optimizer adds its epsilon, or None if that is unknown, as for a class of the user."""
     if not step.optimizer.startswith(LIBRARIES):
         return None
     if step.optimizer == "optax.rmsprop" and step.settings.get("eps_in_sqrt") is False:
@@ -65,9 +64,9 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the epsilon that has the effect of a step's own epsilon if it is added after the bias correction.
+    """Convert a step's epsilon to an epsilon with the same effect that is added after the bias correction.
 
-    Return None if there is no such number, or if it is unknown. The optimizer's first step must be the first recorded
+    Return None if this epsilon does not exist or is unknown. The first recorded step must be the optimizer's first
     step.
     """
     place, eps = place_of(step), step.settings.get("eps")
@@ -87,8 +86,7 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return (left value, right value, cause). A value is the result of `after_correction`, or the place if there is no
-    such result. Return None if the values are equal, if both eps are 0, or if an eps is not recorded.
+    Return (left value, right value, cause). A value is the result of `after_correction`, or else the place of epsilon.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -131,8 +129,7 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
     """Return the relative difference up to which learning rates, or effects of epsilon, count as equal.
 
-    The result is larger if only one optimizer adds epsilon before the bias correction. Keras computes the bias
-    correction from float32 betas, and a port may divide the learning rate by this rounded correction.
+    Keras computes the bias correction from float32 betas, and a port may divide the learning rate by this correction.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
@@ -142,11 +139,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Return advice on the eps to set in the run of `late`, for the same effect as the eps of `early`.
-
-    early: A step whose optimizer adds epsilon before the bias correction.
-    late: A step whose optimizer adds epsilon after the bias correction.
-    """
+    """Return advice on the eps to set in the run of `late`, for the same effect as the eps of `early`."""
     eps = early.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else setting_text(eps)
     formula = f"{own} / (1 - {_beta2(early):.6g}**t) ** 0.5"
@@ -164,6 +157,5 @@ def _beta2(step: OptimizerStep) -> float:
 
 
 def setting_text(value: Setting) -> str:
-    """Return a setting as text, with " and " between the values of parameter groups."""
     values = value if isinstance(value, tuple) else [value]
     return " and ".join(str(each) if isinstance(each, bool) else f"{each:.6g}" for each in values)

@@ -14,7 +14,7 @@ from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .steps import is_late
 
 Order = Sequence[int]
-"""For each position in the first run, the position in the second run."""
+"""Maps positions in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 """(optimizer steps between two backward passes, clip calls before these steps)."""
@@ -24,10 +24,7 @@ OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_r
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
-    """Return `b` with the clip calls and optimizer steps of each iteration in the order of `a`.
-
-    Iterations are unchanged if clip calls have no partners, or if an optimizer steps before its clip.
-    """
+    """Return `b` with the clip calls and optimizer steps of each iteration in the order of `a`."""
     lines, steps = list(b.lines), list(b.optimizer_steps)
     known: Order = ()
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
@@ -53,10 +50,7 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
 
 
 def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
-    """Yield the iterations of a run, if its optimizer steps have the numbers 1, 2, 3 and so on.
-
-    size: The number of optimizer steps in each iteration, if no backward passes were recorded.
-    """
+    """Yield the iterations of a run. Each iteration has `size` optimizer steps if no backward passes were recorded."""
     steps = run.optimizer_steps
     numbers = [step.step for step in steps]
     if not numbers or numbers != list(range(1, len(numbers) + 1)):
@@ -71,7 +65,7 @@ def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def is_clipped_first(iteration: Iteration) -> bool:
-    """Return whether at least k clip calls, or all clip calls, come before the k-th step."""
+    """Return whether each optimizer step of the iteration comes after its clip call."""
     steps, lines = iteration
     counts = (sum(line.step <= step.step for line in lines) for step in steps)
     return all(count >= min(number, len(lines)) for number, count in enumerate(counts, start=1))
@@ -82,10 +76,7 @@ def _order_of_calls(
 ) -> Order | None:
     """Return the partners of the clip calls of an iteration, or None if a call has no partner.
 
-    Names and shapes identify the calls, or else their norms. If norms differ, use the order of an earlier iteration.
-    Return None if two calls of a run clip a gradient of the same name, because the order of the steps then matters.
-
-    known: The order of an earlier iteration, or an empty sequence.
+    known: The order of an earlier iteration, for calls that names, shapes and norms do not identify.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -102,11 +93,7 @@ def _order_of_calls(
 
 
 def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
-    """Return the partners of the optimizer steps of an iteration: the steps whose clip calls are partners.
-
-    Steps keep their order if the clip calls do not show it. Of two possible orders, use the order with fewer
-    differences between settings.
-    """
+    """Return the partners of the optimizer steps of an iteration, which are the steps whose clip calls are partners."""
     in_order = list(range(len(left[0])))
     owners = [_owners(each) for each in (left, right)]
     if not all(owners):
@@ -159,10 +146,7 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Return the number of elements that the clip calls of an iteration get, or NaN if it is unknown.
-
-    If no norms of parameters were recorded, return the number of gradients.
-    """
+    """Return the number of elements that the clip calls of an iteration get, or else the number of gradients."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))
@@ -172,8 +156,7 @@ def clipped_size(iteration: Iteration) -> float:
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     """Return the number of optimizer steps in each training iteration, for both runs.
 
-    If no backward passes were recorded, choose numbers with which both runs have equally many iterations, or clip
-    equally many elements in the first iteration.
+    If no backward passes were recorded, the numbers are chosen so that both runs have equally many iterations.
     """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]
@@ -194,10 +177,6 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
 
 
 def _steps_per_backward(run: RecordedRun) -> int | None:
-    """Return the number of optimizer steps in each training iteration, or None if it is unknown.
-
-    Return 1 if the number differs between iterations.
-    """
     steps = run.optimizer_steps
     begins = [later.step != step.step and later.backward_calls != 0 for step, later in itertools.pairwise(steps)]
     has_passes = bool(steps[0].backward_calls)
@@ -207,16 +186,12 @@ def _steps_per_backward(run: RecordedRun) -> int | None:
 
 
 def _steps_per_clip(run: RecordedRun) -> int:
-    """Return the number of optimizer steps between two clips, or 1 if the number changes."""
     by_step = calls_by_step(run)
     return _constant([step.step in by_step for step in run.optimizer_steps])
 
 
 def _constant(begins: Sequence[bool]) -> int:
-    """Return the length of all groups, or 1 if they have different lengths. The last group can be shorter.
-
-    begins: For each step, whether a group begins with the step.
-    """
+    """Return the length of all groups, or 1 if they have different lengths. A group starts at each True in `begins`."""
     starts = [index for index, is_start in enumerate(begins) if is_start]
     lengths = [end - start for start, end in itertools.pairwise([*starts, len(begins)])]
     longest = max(lengths, default=1)

@@ -12,10 +12,7 @@ from .steps import is_late
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs with one optimizer step for each training iteration, if their steps cannot be paired one by one.
-
-    Runs are unchanged if all steps can be paired, or if an optimizer steps before its clip.
-    """
+    """Return both runs with one optimizer step for each training iteration, unless all steps have partners."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
     sizes = iteration_sizes(a, b)
@@ -28,7 +25,7 @@ def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun
 
 
 def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
-    """Return whether clip calls of an iteration are for several optimizers, so that no step has its own calls."""
+    """Return whether clip calls of an iteration are for several optimizers."""
     counts = [len(lines) for _, lines in (left, right)]
     if max(counts) < len(left[0]) and min(counts):
         return True
@@ -36,7 +33,6 @@ def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
 
 
 def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
-    """Return the run with one step for each iteration."""
     count, done = len(run.optimizer_steps), len(iterations)
     is_numbered = [step.step for step in run.optimizer_steps] == list(range(1, count + 1))
     steps: list[OptimizerStep] = []

@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers. Any other class counts as the user's own.
-
-`compare` treats a class of the user as a framework's class if its name contains the name of that class. For example,
-MyAdam counts as Adam, and MyAdamW as AdamW.
-"""
+"""The modules of the frameworks' own optimizers. Any other class counts as the user's own."""
 
 ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adamax)w$")
 """Matches the W in the name of a class such as AdamW, MyAdamW or optax.adamw."""
@@ -22,12 +18,6 @@ SETTINGS = (
 
 
 def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:
-    """Check the names of an optimizer's class and settings before a hook records them.
-
-    is_users: Whether the class may be the user's own.
-
-    ValueError: A setting is not in SETTINGS, or the module of the class is not in LIBRARIES.
-    """
     if unknown := sorted(settings - {*SETTINGS}):
         raise ValueError(
             f"{optimizer} has settings with unknown names: {', '.join(unknown)}. Use PyTorch's name of the setting, or "

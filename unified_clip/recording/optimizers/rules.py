@@ -27,7 +27,7 @@ CLAUSES: Mapping[bool | None, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class. AdamW counts as Adam: see `decay_clauses` for the difference.
+    """Return whether two optimizers have the same class. AdamW counts as Adam.
 
     A class of the user counts as a framework's class if its name contains the name of that class. MyAdam counts as
     Adam, but MyNAdam does not.
@@ -57,10 +57,7 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Return a clause about weight decay for each optimizer, or None if both use weight decay in the same way.
-
-    A clause is "" if the optimizer's use of weight decay is unknown.
-    """
+    """Return a clause about weight decay for each optimizer, or None if both use weight decay in the same way."""
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
     if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):
@@ -90,10 +87,7 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if only one optimizer squares each repeated row of a gradient separately.
-
-    Return None if an optimizer is a class of the user, which may also square each row separately.
-    """
+    """Return (left rule, right rule, cause) if only one optimizer squares repeated rows of a gradient separately."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None

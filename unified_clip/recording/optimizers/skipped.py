@@ -25,7 +25,7 @@ SAME = 1e-3
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
     """Number the steps of both runs by training iteration, without iterations in which only one run makes a step.
 
-    Return both runs, and a difference for each run that skips steps. If most steps have no partner, runs are unchanged.
+    Return both runs, and a difference for each run that skips steps.
     """
     a, b = _without_common_skips(a, b)
     b, a = _without_common_skips(b, a)
@@ -80,7 +80,6 @@ def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
 
 
 def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
-    """Return the run with steps and calls numbered by training iteration, including iterations without a step."""
     numbers = [step.step for step in run.optimizer_steps]
     if numbers != list(range(1, len(numbers) + 1)) or is_late(run) or is_late(other):
         return run
@@ -95,7 +94,6 @@ def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
 
 
 def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
-    """Return whether both runs have equal learning rates in all common steps."""
     rates = [
         {step.step: step.settings["lr"] for step in run.optimizer_steps if "lr" in step.settings} for run in (a, b)
     ]
@@ -124,8 +122,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
     """Return the skips of `run` if it may use optax.apply_if_finite, else {}.
 
-    With gradients that are not finite, optax.apply_if_finite makes neither a clip call nor a step. So if `run` makes n
-    steps fewer than `other`, assume that it skips the first n steps of `other` with such gradients.
+    With gradients that are not finite, optax.apply_if_finite makes neither a clip call nor a step.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
@@ -138,10 +135,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs without the iterations that both skip, if only the first run has clip calls in them.
+    """Remove iterations that both runs skip, but in which only the first run has clip calls.
 
-    The other run may clip inside optax.apply_if_finite, which calls nothing if gradients are not finite. The runs must
-    make the same number of steps, and clip the same gradients in the step after a skipped iteration.
+    The other run may clip inside optax.apply_if_finite, which calls nothing if gradients are not finite.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
@@ -196,7 +192,6 @@ def _numbered(run: RecordedRun, skips: Skips) -> RecordedRun:
 
 
 def _without_skipped_passes(step: OptimizerStep, count: int) -> OptimizerStep:
-    """Return the step without the backward passes and losses of skipped iterations."""
     passes, losses = step.backward_calls, step.losses
     return step.model_copy(update={
         "backward_calls": passes and passes // (count + 1),

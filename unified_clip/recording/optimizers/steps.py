@@ -23,7 +23,6 @@ TINY = 1e-20
 """Settings up to this size count as 0. A port in PyTorch can need a tiny learning rate in place of 0."""
 
 MOMENTUM = "rule for momentum"
-"""The `parameter` of a divergence that `compare_momentum` finds."""
 
 
 class StepDifference(NamedTuple):
@@ -34,8 +33,7 @@ class StepDifference(NamedTuple):
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Number the clip calls and optimizer steps of both runs by the steps of the optimizers.
 
-    Numbers are unchanged unless both runs have optimizer steps and a new number for each call. Calls without gradients
-    are removed.
+    Calls without gradients are left out.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not (a.optimizer_steps and b.optimizer_steps):
@@ -47,11 +45,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Return the run without its optimizer steps if only the first steps were recorded, else unchanged.
-
-    For example, steps inside `torch.compile` are not recorded after the compilation. More calls then follow the last
-    recorded step than are between any two steps.
-    """
+    """Return the run without its optimizer steps if only the first steps were recorded, as with `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -73,9 +67,9 @@ def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Return the run with steps numbered from 1, and with each call numbered by the next step.
+    """Number the steps from 1, and each call by the next step.
 
-    If the run clips after its optimizer steps, each call is numbered by the previous step.
+    If the run clips late, number each call by the previous step.
     """
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
@@ -97,7 +91,7 @@ def is_late(run: RecordedRun) -> bool:
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
     """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
 
-    If one run has the learning rates of the other run one step later, this difference replaces those of single rates.
+    If one run has the learning rates of the other run one step later, differences between single rates are left out.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -130,7 +124,6 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
 
 
 def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
-    """Yield a difference if the learning rate changes and the momentum of only one run contains the learning rates."""
     pairs = zip(a.optimizer_steps, b.optimizer_steps, strict=False)
     for (before, _), (left, right) in itertools.pairwise(pairs):
         rates = before.settings.get("lr"), left.settings.get("lr")
@@ -144,8 +137,7 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
     """Return the rounding error of a learning rate schedule that one run computes in float32.
 
-    A schedule subtracts numbers near its peak, so small learning rates have the rounding error of the peak. Return TINY
-    if parameter groups have different rates.
+    A schedule subtracts numbers near its peak, so small learning rates have the rounding error of the peak.
     """
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
@@ -153,10 +145,7 @@ def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
-    """Return a difference if one run has the learning rates of the other run one step later, else None.
-
-    The learning rates can be equal in the first steps, and shifted from a later step on.
-    """
+    """Return a difference if one run has the learning rates of the other run one step later, else None."""
     passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
     if 0 in passes and any(passes - {None}):
         return None
@@ -182,7 +171,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if only one run clears its gradients before a step.
+    """Yield a difference if only one run clears its gradients.
 
     Frameworks that return new gradients count as clearing them.
     """
@@ -200,7 +189,6 @@ def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
 
 
 def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if the runs make different numbers of backward passes before a step."""
     passes = (left.backward_calls, right.backward_calls)
     if None not in passes and passes[0] != passes[1]:
         texts = [f"{count} backward pass{'es' * (count != 1)}" for count in passes]
@@ -211,8 +199,7 @@ def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDif
 def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if that is unknown.
 
-    A framework that returns new gradients has no recorded backward passes. It counts as clearing the gradients if the
-    other run does not clear them and has one optimizer.
+    A framework that returns new gradients has no recorded backward passes.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
@@ -237,10 +224,7 @@ def _clips(
     steps: Sequence[OptimizerStep],
     clips: Sequence[Mapping[int, Sequence[RecordedCall]]],
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run has a clip call at a step, or if it clips the same gradients more often.
-
-    clips: For each run, the clip calls of each step.
-    """
+    """Yield a difference if only one run has a clip call at a step, or if it clips the same gradients more often."""
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
@@ -256,10 +240,7 @@ def _clips(
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
     """Return whether the clip calls of a step repeatedly clip the same gradients.
 
-    Repeated calls have equal settings and shapes, and equal names. If they have no names, each backward pass must have
-    as many calls as `other`.
-
-    other: The calls of the other run in this step.
+    If the gradients have no names, each backward pass must have as many calls as `other`, the calls of the other run.
     """
     count = len(other)
     pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
@@ -283,10 +264,6 @@ def _has_positions(call: RecordedCall) -> bool:
 
 
 def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last: OptimizerStep) -> Cause:
-    """Return the cause of a run that clips the same gradients more often than the other run.
-
-    last: The optimizer step after the clips, in the run with more clips.
-    """
     most, least = max(counts), min(counts)
     sentence = (
         f"{run.name} clips the same gradients {most} times before step {last.step} of the optimizer, and {other.name} "
@@ -308,11 +285,7 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
 def _differing_settings(
     left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names
 ) -> Iterator[StepDifference]:
-    """Yield the differences between two steps: in the learning rate, the optimizer's class, and its settings.
-
-    Settings other than the learning rate are compared only if `are_one_kind` returns True. If the optimizers add eps at
-    different places, the effects of eps are compared.
-    """
+    """Yield the differences between two steps: in the learning rate, the optimizer's class, and its settings."""
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
     if is_moved and (effects := compare_places(left, right)):
@@ -353,10 +326,7 @@ def _differing_settings(
 
 
 def _setting(step: OptimizerStep, name: str) -> Setting | None:
-    """Return a recorded setting, or None if it is unknown.
-
-    Only PyTorch has dampening, so it is 0 in other frameworks.
-    """
+    # Only PyTorch has dampening, so it is 0 in other frameworks.
     is_without = name == "dampening" and step.optimizer.startswith(LIBRARIES)
     return step.settings.get(name, 0.0 if is_without else None)
 
@@ -372,8 +342,7 @@ def same_setting(
 ) -> bool:
     """Return whether two settings are equal up to a relative difference of `tolerance` or a difference of `rounding`.
 
-    A tuple has a value for each parameter group. Its order and repeated values do not matter, unless `is_ordered` is
-    True.
+    Tuples of parameter groups are equal if they contain the same values, unless `is_ordered` is True.
     """
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]

@@ -41,8 +41,7 @@ def left_out_clip(
 ) -> Cause:
     """Return the cause of a run that makes an optimizer step without a recorded clip.
 
-    calls: The clip calls of the other run at this step.
-    step: The number of the step. None: the run has no clip call at all.
+    If `step` is None, it never clips.
     """
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changed := next((each for each in run.optimizer_steps if each.changed), None):

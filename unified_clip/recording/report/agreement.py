@@ -29,7 +29,6 @@ def largest_differences(comparison: RecordingComparison) -> list[str]:
 
 
 def losses(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about each logged number, such as the loss."""
     sides = [logged(run) for run in comparison.runs]
     sentences = []
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
@@ -52,8 +51,7 @@ Pairs = list[tuple[Numbered, Numbered]]
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
     """Return (note, pairs of losses) if only one run divides its losses by the number of losses in a step, else None.
 
-    In the returned pairs, divided losses are multiplied by this number. The losses of the first step have to show the
-    division, because no update has changed them.
+    In the returned pairs, divided losses are multiplied by this number.
     """
     counts = {len(step.losses) for run in comparison.runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1

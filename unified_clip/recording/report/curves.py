@@ -33,7 +33,7 @@ class ClipPoint(Point):
     """A point of a curve of norms: the norms at one step, or at several neighbouring steps."""
 
     threshold: Real | None
-    """The last finite threshold at this point. null if there is none."""
+    """The last finite threshold at this point, or null if there is none."""
 
     clipped: int
     """How many calls clipped a gradient."""
@@ -55,7 +55,6 @@ def clip_points(calls: Sequence[RecordedCall]) -> list[ClipPoint]:
 
 
 def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
-    """Return the curve of (step, number) tuples, such as losses."""
     groups = _groups((step, (step, number)) for step, number in numbers)
     return [_point(group[0][0], [number for _, number in group]) for group in groups]
 
@@ -74,10 +73,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group (step, item) tuples by step.
-
-    If there are more than `MOST_COLUMNS` steps, neighbouring steps share a group.
-    """
+    """Group (step, item) tuples by step. With more than `MOST_COLUMNS` steps, neighbouring steps share a group."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

@@ -43,17 +43,17 @@ class Parting(ReportModel):
     """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The name of the parameter in run a, or of a setting of the optimizer. null for any other divergence."""
+    """The name of the parameter in run a, or the name of an optimizer's setting. null for any other divergence."""
 
     a: Value
     b: Value
     ulps: Real | None
     relative: Real | None
-    """The distance between the two values. null if the values are not numbers, or if a coefficient is unknown."""
+    """The distance between the two values, or null if the values are not numbers, or if a coefficient is unknown."""
 
     ulps_at_its_size: Real | None
     """The distance in ULP of a larger number, such as the total norm. Rounding of the larger number can cause the
-    difference. null if `ulps` is null."""
+    difference. This field is null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that the numbers confirm."""
@@ -77,7 +77,7 @@ class Run(ReportModel):
 
     processes: int
     ranks: int | None
-    """The world size. null if it is unknown."""
+    """The world size, or null if it is unknown."""
 
     frameworks: list[str]
     functions: dict[str, int]

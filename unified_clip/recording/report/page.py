@@ -57,7 +57,6 @@ def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _number(value: Any, stage: str = "") -> str:
-    """Return a recorded value as text. If `stage` is "rule", the value is the name of a clip rule."""
     if stage == "rule":
         return RULES.get(value, str(value))
     if isinstance(value, float):

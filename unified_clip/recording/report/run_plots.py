@@ -13,7 +13,7 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""Plots with more points mark clipped steps below the curve only."""
+"""In plots with more points, clipped steps are marked only below the curve."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
@@ -28,7 +28,7 @@ LOGARITHMIC = 50
 """If the largest positive number is more than this many times the smallest one, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""Smaller relative distances are drawn as if they were this number."""
+"""Plots draw smaller relative distances at the height of this number."""
 
 Curve = Sequence[Point]
 
@@ -68,10 +68,6 @@ class Frame:
 
 
 def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of norms, thresholds and clipped steps, or None if no number is above 0.
-
-    partings: The steps at which the runs differ.
-    """
     numbers = [number for run in runs for each in run for number in (each.low, each.high, each.threshold)]
     frame = _frame(runs, [number for number in numbers if number is not None and number > 0], logarithmic=True)
     if frame is None:
@@ -97,7 +93,6 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
 
 
 def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of a number, such as the loss, or None if no number is finite."""
     finite = [number for run in runs for each in run for number in (each.low, each.high) if number is not None]
     frame = _frame(
         runs, finite, logarithmic=bool(finite) and min(finite) > 0 and max(finite) > LOGARITHMIC * min(finite)
@@ -106,7 +101,6 @@ def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> M
 
 
 def distances(name: str, curve: Curve, partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of relative distances, or None if the runs never differ."""
     differing = [each.high for each in curve if each.high] + [1.0 for each in curve if each.not_finite]
     if not differing:
         return None
@@ -146,7 +140,6 @@ def _axes(frame: Frame, foot: float) -> Iterator[Markup]:
 
 
 def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
-    """Yield a vertical line for each step in `partings`, and a label for the first line."""
     for index, step in enumerate(partings):
         if not frame.first <= step <= frame.last:
             continue
@@ -184,10 +177,6 @@ def _path(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 def _clip_marks(run: Sequence[ClipPoint], frame: Frame, top: float) -> Iterator[Markup]:
-    """Yield a mark below the plot for each clipped step, and an x for each norm that is not finite.
-
-    top: The y coordinate of the marks.
-    """
     for each in run:
         if each.clipped:
             yield line(frame.x(each.step), top, frame.x(each.step), top + 10, "clipped")

@@ -32,15 +32,12 @@ COUNTS = {
 
 
 class Explanation(NamedTuple):
-    """A divergence in a sentence, with sentences about its causes."""
-
     divergence: Divergence
     what: str
     why: list[str]
 
 
 def lines(comparison: RecordingComparison) -> list[str]:
-    """Return all sentences of the report, in the order in which the terminal shows them."""
     causes = ruled_out(comparison)
     return [
         *map(about, comparison.runs),
@@ -63,7 +60,6 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
 
 
 def about(run: RecordedRun) -> str:
-    """Return sentences about a recording: its number of calls, and whether its processes agree."""
     folded = ""
     if run.recorded > len(run.lines):
         rest = "calls of a loop are joined. Calls without gradients, and steps that one run skips, are left out"
@@ -73,7 +69,6 @@ def about(run: RecordedRun) -> str:
 
 
 def _about_ranks(run: RecordedRun) -> str:
-    """Return sentences about the first difference between the processes of a run."""
     count = len(run.others) + 1
     for other in run.others:
         for own, line in zip(run.lines, other, strict=False):
@@ -188,7 +183,6 @@ def _rearranged(comparison: RecordingComparison) -> list[str]:
 
 
 def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about coefficients that were not compared, else []."""
     pairs = comparison.pairs
     count = sum(any(None in line.coefs() for line in (pair.a, pair.b)) for pair in pairs)
     where = f"{count} of {counted(len(pairs), 'call')}"

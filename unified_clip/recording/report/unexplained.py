@@ -73,11 +73,9 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
 
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
-"""Causes that explain why two runs clip different numbers of gradients."""
 
 
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
-    """Return a sentence about a divergence without a known cause. Another difference can be the reason."""
     other = other_parameters(comparison)
     if other and divergence.step == comparison.pairs[0].a.step:
         return other
@@ -150,10 +148,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
-    """Return {property: phrase} for properties of the clips that may differ: "calls", "count" and "eps".
-
-    The report never lists a difference in these properties as a divergence.
-    """
+    """Return {property: phrase} for properties of the clips that may differ: "calls", "count" and "eps"."""
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
     phrases = {}
@@ -178,7 +173,6 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
 
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
-    """Return the causes that were ruled out if a divergence is unexplained, else []."""
     first = _first(comparison)
     if first is None:
         return []

@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """The environment variable with the settings in JSON: the fields of `Settings` in `launch/process.py` and `package`."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the import of one of these modules. They include every library in `WATCHED`."""
+"""The recording starts after the import of one of these modules. The list includes every library in `WATCHED`."""
 
 
 def main() -> None:
