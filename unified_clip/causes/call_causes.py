@@ -52,10 +52,7 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the cause whose hypothesis explains the norm and the coefficients of a call.
-
-    Hypotheses with fixed settings come first. Settings are computed from the numbers only if no fixed settings fit.
-    """
+    """Return the cause whose hypothesis explains the norm and the coefficients of a call."""
     for slack in call.slacks:
         if call.expected_fits(slack):
             break
@@ -86,11 +83,7 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result.
-
-    If the number of results is wrong, the missing results are known only if all returned results are correct and in
-    order.
-    """
+    """Return a cause if some gradients have no result."""
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
         lost = [number for number, (expected, result) in pairs if expected and not result]
@@ -184,7 +177,6 @@ def nan(call: Observation) -> Cause | None:
 
 
 def _all_became_zero(call: Observation) -> bool:
-    """Return whether the call turned finite gradients into zeros, although the correct results are not all zeros."""
     sides = list(call.sides())
     are_finite = all(np.isfinite(before.values()).all() for _, before, _, _ in sides)
     expected = any(right.values().any() for _, _, right, _ in sides)
@@ -267,10 +259,7 @@ def norm_after(call: Observation) -> Cause | None:
 
 
 def by_value(call: Observation) -> Cause | None:
-    """Return a cause if a clip by norm clipped each element to the threshold.
-
-    At least one result must be impossible for a clip by norm.
-    """
+    """Return a cause if a clip by norm clipped each element to the threshold."""
     is_shown = False
     for number, before, _, result in call.sides():
         clipped = np.clip(before.values(), -call.threshold, call.threshold)

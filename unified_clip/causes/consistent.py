@@ -58,8 +58,6 @@ class Diagnosis(NamedTuple):
 
 
 class _Call:
-    """A call of a function, with the hypotheses that might explain it."""
-
     def __init__(self, name: str, call: Observation) -> None:
         self.name, self.call = name, call
 
@@ -94,11 +92,7 @@ class _Call:
 
     @cached_property
     def is_regular(self) -> bool:
-        """Whether hypotheses can predict the numbers of this call.
-
-        Hypotheses predict finite numbers of a clip by norm, with the expected shapes and dtypes. At least one gradient
-        must be subject to clipping.
-        """
+        """Whether hypotheses can predict the numbers of this call."""
         call = self.call
         if call_causes.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
             return False
@@ -194,8 +188,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return a call that contradicts a hypothesis, or None if the contradicting calls prove nothing.
 
-    One correct call is enough proof. Calls with wrong results might have a different mistake. So they need at least as
-    many lists of gradients as the calls in `explained`.
+    A correct call is enough proof. Calls with wrong results need as many lists of gradients as the calls in
+    `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -270,7 +264,6 @@ def _without(numbers: Sequence[int], hypothesis: Hypothesis, call: Observation) 
 
 
 def _is_same(here: Observation, number: int, there: Observation, other: int) -> bool:
-    """Return whether a gradient of one call and a gradient of another call have the same index, name and shape."""
     names = here.names[number : number + 1] == there.names[other : other + 1]
     return number == other and names and here.counted[number].shape == there.counted[other].shape
 

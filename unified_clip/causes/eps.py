@@ -10,11 +10,9 @@ from .observation import CauseKind, Hypothesis, Observation, instead
 from .sums import IN_FLOAT32, NARROW, rounding_noise, ulp
 
 COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
-"""Values of eps that libraries use."""
 
 LARGEST_EPS = 1e-2
-"""If another cause explains the same numbers as an eps up to this size, the sentence about the cause mentions the eps.
-"""
+"""The largest eps that the sentence about another cause can mention."""
 
 FEW_NORMS = 8
 """The number of norms below which rounding can look like another eps by chance."""
@@ -40,7 +38,6 @@ def other_eps(call: Observation) -> Iterator[Hypothesis]:
 
 
 def eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that eps is added to the coefficient, not to the norm."""
     coefs = call.coefficients(Hypothesis(eps=0.0))
     if call.by not in ("global", "per tensor") or call.are_norms:
         return
@@ -56,7 +53,6 @@ def on_coefficient(eps: float) -> str:
 
 
 def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that eps is added to the sum of the squares, inside the root."""
     if call.p != 2 or call.passed_norm is not None or call.by not in ("global", "per tensor"):
         return
     norms = call.norms_by(call.by)
@@ -76,10 +72,7 @@ def in_root(eps: float) -> str:
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return words such as ", or with eps of about 0.001" if an eps gives the same coefficients. Otherwise, return ''.
-
-    coefs: The coefficient of each gradient.
-    """
+    """Return words such as ", or with eps of about 0.001" if an eps gives the same coefficients, or ''."""
     clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
     if call.by != "global" or len(clipped) != 1:
         return ""

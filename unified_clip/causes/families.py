@@ -28,7 +28,6 @@ CONDITIONS = {
 """
 
 LARGEST_EPS = 1.0
-"""The largest eps that a cause can have."""
 
 DIGITS = (1, 2, 3, 6, 17)
 

@@ -126,7 +126,7 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A clip call that differs from the correct call. The index of a gradient identifies it."""
+    """A clip call that differs from the correct call. Gradients are identified by their index."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
@@ -211,10 +211,7 @@ class Observation:
         return sum(gradient.array.size for gradient in self.counted.values())
 
     def own_norms(self, p: float) -> Mapping[int, float]:
-        """Return the norm of each gradient in float64, by index.
-
-        p: The norm_type.
-        """
+        """Return the norm of each gradient in float64, by index."""
         return {number: exact_norm([gradient], p, "float64") for number, gradient in self._dense.items()}
 
     @cached_property
@@ -267,9 +264,7 @@ class Observation:
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient that a hypothesis predicts for each gradient, from its norms if it has no
-        coefficients.
-        """
+        """Return the coefficient that a hypothesis predicts for each gradient."""
         if hypothesis.coefs:
             return hypothesis.coefs
         threshold = self.threshold if hypothesis.threshold is None else hypothesis.threshold
@@ -298,7 +293,10 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
-        """Return the hypotheses that fit. An eps inside the root also adds an equally close eps outside the root."""
+        """Return the hypotheses that fit.
+
+        If an eps inside the root fits, an equally close eps outside the root is returned, too.
+        """
         fitting = [each for each in possible if self.fits(each, slack)]
         if fitting and all(each.kind == "another eps" and each.norms for each in fitting):
             outside = [each for each in possible if each.kind == "another eps" and not each.norms]

@@ -59,13 +59,13 @@ CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 """Names of functions and methods that clamp any tensor, not only gradients."""
 
 HOOK = "register_hook"
-"""The method of tensors that registers a function to be called with their gradient."""
+"""The method of tensors that registers a gradient hook."""
 
 ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
 """Methods of training engines, such as `Accelerator.clip_grad_norm_`, that clip the engine's own parameters."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages with a training engine that clips, or packages that are used with such an engine."""
+"""Packages with training engines that clip, and packages that are used with such engines."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
@@ -233,7 +233,7 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the names of functions, methods and arguments that show that a file may contain a clip.
+    """Return the names of functions, methods and arguments that show that a file might contain a clip.
 
     CLAMP_NAMES are left out, because most code calls these functions on tensors that are not gradients.
     """
@@ -259,7 +259,7 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code with these identifiers may contain a clip."""
+    """Return whether code with these identifiers might contain a clip."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):

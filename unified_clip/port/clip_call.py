@@ -129,8 +129,6 @@ def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
 
 
 class Imports:
-    """The imports of a file."""
-
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()

@@ -29,8 +29,6 @@ class Meaning:
 
 @dataclass
 class ClipSite:
-    """A clip in source code, with its meaning, verdict and replacement."""
-
     line: int
     column: int
     name: str

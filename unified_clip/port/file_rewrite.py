@@ -72,7 +72,6 @@ class FileRewrite:
                 self.edits.pass_by_keyword(argument, name)
 
     def check(self, clip: FoundClip, *checks: str) -> None:
-        """Add checks that the user should make after the rewrite of a clip."""
         self.sites[clip].checks += checks
 
     def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:

@@ -39,7 +39,7 @@ def count(files: Sequence[PortedFile]) -> int:
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Return source with a comment above the innermost statement that contains its line.
+    """Return source with each comment above the innermost statement of its line.
 
     If the comment would be inside a string, it goes above an outer statement.
     marks: The comments, by line number.
@@ -55,7 +55,6 @@ def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
 
 
 def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
-    """Return source with a comment above a line."""
     lines = content.splitlines(keepends=True)
     code = lines[line - 1]
     indent, end = code[: len(code) - len(code.lstrip())].decode("ascii", "ignore"), "\r\n" if b"\r\n" in code else "\n"

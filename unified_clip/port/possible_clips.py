@@ -1,4 +1,4 @@
-"""Find names that may be clips, though the file does not prove it: from `import *`, `getattr` or an unknown package."""
+"""Find names that might be clips of an unknown module: from `import *`, `getattr` or an unknown package."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ LAYER_NAMES = re.compile(
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names of objects that are not clips but may be looked up by getattr, such as losses and optimizers."""
+"""Matches names of objects that are not clips but might be looked up by getattr, such as losses and optimizers."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that may be a clip of an unknown module, or of a package that is not supported.
+    """Yield a clip for a name that might be a clip of an unknown module, or of a package that is not supported.
 
     names: The full names that the name can have, as `Module.full_names` returns them.
     """
@@ -112,7 +112,7 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip function or class."""
+    """Yield a clip for getattr(paddle.nn, name) if `name` might be the name of a clip function or class."""
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -127,10 +127,10 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether a call of getattr may return one of these clips.
+    """Return whether a call of getattr might return one of these clips.
 
     A gradient among the arguments, or a keyword with "clip", is enough. Otherwise, all calls of the result must have
-    arguments that a clip accepts, and no name around the call may rule a clip out, such as "layer" or "loss".
+    arguments that a clip accepts. A name such as "layer" or "loss" near the call of getattr rules a clip out.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -148,7 +148,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return the calls of a function at a node, also by the variables to which the function is assigned.
+    """Return the calls of the function at a node, including calls by a variable that contains the function.
 
     depth: The number of variables that were followed to `node`.
     """

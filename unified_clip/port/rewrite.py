@@ -21,7 +21,7 @@ from .to_config import UnsureError, meaning
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
     """Port the clips of one file. Return the file's new content, and the result for each clip.
 
-    Calls of functions such as torch.clamp have a result only if they may clamp gradients.
+    Calls of functions such as torch.clamp have a result only if they might clamp gradients.
 
     UnreadableError: the content is not valid Python, or is nested too deep.
 

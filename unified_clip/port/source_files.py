@@ -154,7 +154,6 @@ def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result]
 
 
 def _result(future: Future[Result] | None) -> Result | None:
-    """Wait for the result of a file. Return None if its process has crashed."""
     try:
         return future.result() if future is not None else None
     except BrokenProcessPool:
@@ -191,10 +190,7 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the files in a directory that are equal to their last commit.
-
-    path: A file in the directory, for errors.
-    """
+    """Return the names of the files in a directory that are equal to their last commit."""
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":
@@ -281,7 +277,7 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
 
 def is_written(ported: PortedFile) -> bool:
-    """Return whether the file on disk has the ported content. Return False if the port does not change the file."""
+    """Return whether the file on disk has the ported content."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 

@@ -111,7 +111,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch.
 
-    If Paddle may clip each parameter group by its own norm, comments show a loop over the groups.
+    If Paddle might clip each parameter group by its own norm, comments show a loop over the groups.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:

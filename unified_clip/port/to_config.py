@@ -53,7 +53,7 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip is clipnorm= of a standalone Keras that may be older than version 3.
+    """Return whether a clip is clipnorm= of a standalone Keras that might be older than version 3.
 
     Up to 2.3.1, clipnorm= clips by the global norm. From 2.4 on, it clips each tensor by its own norm.
     """

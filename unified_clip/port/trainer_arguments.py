@@ -16,7 +16,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for each clipping argument that a call passes to a trainer.
 
-    Without the argument, yield a clip if the trainer clips by default, or if the value may come from outside the file.
+    Without the argument, yield a clip if the trainer clips by default, or if the value can come from outside the file.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -132,7 +132,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword, if the file may use a trainer that has the setting."""
+    """Return the setting with this keyword, if the file might use a trainer that has the setting."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]

@@ -71,10 +71,7 @@ def compare_steps(
 ) -> Verification:
     """Compare the runs of both training steps, and write their normalized recordings to `out`.
 
-    weights: The initial weights.
-    steps: The number of batches.
     names: The contents of the file of --map.
-    max_ulp: The largest distance in ULP at which two numbers count as equal.
     rerun: A function that runs the new training step again with some square weights transposed.
     """
     for run in (old, new):

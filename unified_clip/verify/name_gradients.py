@@ -58,8 +58,7 @@ class NameMatcher:
         """Match the gradients of a call with the yielded gradients, by norm, weight and shape.
 
         Return None if the call clips a single tensor that is not a gradient.
-        others: The weights at other steps, with the same call at each of these steps. Parameters with equal initial
-            weights, such as those of BatchNorm, differ at later steps.
+        others: The same call at other steps, and the weights at these steps.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:
@@ -124,7 +123,6 @@ def _matches(
     The shapes must agree, apart from the order of the axes or the number of rows. A tensor gets at most one gradient.
     norms: The norm of each gradient, by recorded name.
     known: The names that are matched already, by recorded name.
-    misfit: A function that returns how badly two names fit, as `_misfit` does.
     """
     names: dict[str, str] = {}
     candidates = list(_near(line, source, norms))

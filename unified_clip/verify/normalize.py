@@ -72,7 +72,6 @@ def normalize(
 
     Gradients get the names that the training step yields. Calls are merged, sorted, and assigned to steps. If a run has
     no call, the clips of the training step's own code are used. Calls on tensors that are not gradients are left out.
-    steps: The number of batches.
     names: The name of each parameter in the new run, by its name in the old run.
     """
     common_names = {new_name: name for name, new_name in names.items()}
@@ -226,7 +225,6 @@ def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[fro
     """Return whether another run clips two groups of gradients in different calls.
 
     At least one of the calls must have several gradients.
-
     sets: The gradients of each call of the other run.
     """
     places = [[each for each in sets if each & own] for own in (names, others)]
@@ -249,10 +247,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call sorted by parameter name, because frameworks sort parameters differently.
-
-    common_names: The name that both runs share, by name in this run.
-    """
+    """Return a call sorted by parameter name, because frameworks sort parameters differently."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

@@ -123,10 +123,7 @@ def _memory_of_models() -> set[int]:
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
-    """Return whether a training step uses the weights that `yield` returns, as in `weights = yield parameters`.
-
-    Return False if the source of the function cannot be read.
-    """
+    """Return whether a training step uses the weights that `yield` returns, as in `weights = yield parameters`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):

@@ -185,7 +185,6 @@ def _load(path: Path) -> Arrays:
 
 
 def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches of a file in which the first axis of each array is the step."""
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if not lengths:
         raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")

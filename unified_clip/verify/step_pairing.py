@@ -48,8 +48,6 @@ class TensorPair(NamedTuple):
 
 
 class StepPairing:
-    """Pairs each parameter of the old training step with the same parameter of the new training step."""
-
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
         """Pair the parameters by name, or by shape if no names are equal.
 
@@ -120,10 +118,7 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the old names of the parameters that get no gradient in either run, such as moving statistics.
-
-        Return an empty set if the gradients of a run are unknown.
-        """
+        """Return the old names of the parameters that get no gradient in either run, such as moving statistics."""
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]

@@ -32,10 +32,6 @@ def build_report(
     *,
     written: bool = False,
 ) -> Report:
-    """Return the report of ported files.
-
-    written: Whether the files were changed.
-    """
     tables = _Tables()
     files = [
         model.ReportedFile(

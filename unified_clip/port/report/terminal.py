@@ -25,7 +25,7 @@ VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
 
 class Line(NamedTuple):
-    """A line of the report. A terminal may wrap a line that is not code."""
+    """A line of the report. A terminal can wrap a line that is not code."""
 
     indent: int
     text: Text

@@ -60,7 +60,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
-    A gradient is ported, and a tensor that may be a gradient is flagged. Any other call is left unchanged.
+    A gradient is ported, and a tensor that might be a gradient is flagged. Any other call is left unchanged.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)
@@ -81,7 +81,7 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
-    """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, may get a gradient."""
+    """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, might get a gradient."""
     module = file.module
     around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]
     calls = [*around, *(call for value in (node, *around) for call in calls_of(module, value))]

@@ -55,10 +55,7 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
 
 def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
-    """Return (statement that clips, full name of PyTorch's function, line that replaces the statement).
-
-    UnsureError: PyTorch's function cannot replace the clip in this step.
-    """
+    """Return (statement that clips, full name of PyTorch's function, line that replaces the statement)."""
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
@@ -125,7 +122,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that writes the lines in PyTorch."""
+    """Return a function that writes the lines that clip in PyTorch."""
     if source.may_be_none:
         raise UnsureError(f"The clip may be None. {WITHOUT}")
     if len(source.clips) != 1:

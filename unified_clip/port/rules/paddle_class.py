@@ -40,7 +40,7 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether an engine or optimizer in the file may test for Paddle's own clip classes."""
+    """Return whether an engine or optimizer in the file might test for Paddle's own clip classes."""
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
@@ -48,7 +48,7 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
     """Return the value of the argument `check.argument` of a call, or None if the call does not pass it.
 
-    A starred argument counts, because it may contain the argument.
+    A starred argument counts, because it might contain the argument.
     """
     if argument := keywords_of(call).get(check.argument):
         return argument.value

@@ -124,7 +124,7 @@ def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> st
 
 
 def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
-    """Return whether the file may add parameters to the model later, as attributes or layers."""
+    """Return whether the file might add parameters to the model later, as attributes or layers."""
     model = module.code(parameters).removesuffix(".parameters()")
     targets: list[cst.CSTNode] = [node.target for node in module.nodes if isinstance(node, cst.AssignTarget)]
     targets += [call.func for call in module.calls if method_of(call) in NEW_PARTS]

@@ -72,8 +72,6 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 class TapeRewrite:
-    """The training steps of a file that contain clips, and the edits of these steps."""
-
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
@@ -89,7 +87,7 @@ class TapeRewrite:
         self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
 
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
-        """Exclude steps and their clips from the rewrite, and also every other step of an excluded clip."""
+        """Exclude steps from the rewrite, and all steps that share a clip with an excluded step."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -171,7 +169,7 @@ class TapeRewrite:
         return ranges
 
     def _check_uses(self, binding: Binding, ranges: Sequence[StepRange]) -> None:
-        """Raise an UnsureError if a Keras optimizer may make a step outside of the training steps `ranges`."""
+        """Raise an UnsureError if a Keras optimizer might make a step outside of the training steps `ranges`."""
         if len(binding.bounds) > 1:
             raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")
         methods = [self._module.parents[read] for read in binding.reads]
@@ -185,7 +183,7 @@ class TapeRewrite:
                 raise UnsureError(self._other_use(read))
 
     def _other_use(self, node: cst.CSTNode) -> str:
-        """Return the reason to flag a clip whose optimizer may make another step at `node`."""
+        """Return the reason to flag a clip whose optimizer might make another step at `node`."""
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:

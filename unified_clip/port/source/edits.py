@@ -88,7 +88,7 @@ class Edits(cst.CSTTransformer):
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Add an import of a module right after another import, which may be conditional."""
+        """Import a module right after another import, for example inside the same `try`."""
         self._lines[statement].after[f"import {module}"] = None
 
     # -- applying

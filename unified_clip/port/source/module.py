@@ -105,7 +105,7 @@ class Module(SyntaxTree):
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
         """Return whether the file defines a function or class with this name at its top level.
 
-        A definition inside an `if` or a `try` does not count, because it may only replace a failed import.
+        A definition inside an `if` or a `try` does not count, because it might only replace a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
@@ -270,7 +270,7 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return the nodes that may use an attribute of self on another object, as in `trainer.clip`."""
+        """Return the nodes that might use an attribute of self on another object, as in `trainer.clip`."""
         if "." not in binding.text:
             return []
         name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
@@ -316,7 +316,7 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether a variable may change at run time, although the file assigns it once.
+        """Return whether a variable might change at run time, although the file assigns it once.
 
         For example, `exec` can change any variable, and a subclass can change an attribute of self.
         """

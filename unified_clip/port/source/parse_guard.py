@@ -18,7 +18,7 @@ MAX_DEPTH = 200
 """The largest depth of nested brackets. Python rejects deeper brackets, too."""
 
 MAX_TEXT = 100
-"""The largest length of a string that may be the name of an attribute."""
+"""The largest length of a string that might be the name of an attribute."""
 
 TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
 
@@ -42,8 +42,7 @@ class UnreadableError(Exception):
 def identifiers(content: bytes) -> set[str] | None:
     """Return the names and the short strings in source. Return None if Python cannot parse the source.
 
-    The name `getattr` is included only if a call of getattr may get a module and a computed name. UnreadableError: the
-    source is nested so deep that a parser may crash.
+    The name `getattr` is included only if a call of getattr might get a module and a computed name.
     """
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -31,7 +31,7 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Let a name in the edited file mean `module.name`."""
+        """Replace a name by `module.name` in the edited file."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 

@@ -24,7 +24,6 @@ class AppliedGradients:
         self._in_progress: set[object] = set()
 
     def is_applied(self, apply: cst.Call) -> bool:
-        """Return whether a call such as apply_gradients() applies all gradients, each to its own variable."""
         arguments = [argument.value for argument in apply.args]
         if len(arguments) == 2:
             return self._is_list(arguments[0]) and self._module.code(arguments[1]) == self._variables

@@ -71,14 +71,14 @@ class OptimizerStep:
 class Optimizer:
     binding: Binding
     arguments: Sequence[cst.Arg]
-    """The argument grad_clip= of each call that may create the optimizer."""
+    """The argument grad_clip= of each call that might create the optimizer."""
 
     steps: Sequence[OptimizerStep]
     parameters: cst.BaseExpression | None
     """The expression of the optimizer's parameters. None if the file does not show them."""
 
     grouped: bool = False
-    """Whether the parameters may be in groups."""
+    """Whether the parameters might be in groups."""
 
 
 class PaddleOptimizers:
@@ -147,7 +147,7 @@ class PaddleOptimizers:
                 raise UnsureError(f"{name}= {remedy}")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable may contain, if all of them can be ported."""
+        """Return the clips that a variable might contain, if all of them can be ported."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
@@ -180,7 +180,7 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether the file sets an attribute only in an `if`. A base class may then set another value."""
+        """Return whether the file sets an attribute only in an `if`. A base class might then set another value."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -215,7 +215,6 @@ class PaddleOptimizers:
         return parent.target if isinstance(parent, cst.AnnAssign) else None
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that gets a `grad_clip=` argument."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             line, binding = self._module.position(call)[0], self._module.binding(call.func.value)

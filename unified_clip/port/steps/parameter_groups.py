@@ -16,7 +16,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
 
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
-    """Return whether a list of parameters may contain groups, which are dicts.
+    """Return whether a list of parameters might contain groups, which are dicts.
 
     depth: The number of variables that were followed to `node`.
     """
@@ -42,7 +42,7 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
 
 
 def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
-    """Return whether an element of a list of parameters may be a group."""
+    """Return whether an element of a list of parameters might be a group."""
     match node:
         case cst.StarredElement(value=inner):
             return may_have_groups(module, inner, depth)

@@ -123,12 +123,6 @@ class TapeSteps:
         return method_of(call) == "apply_gradients" or self._gradients.is_gradient(call.args[0].value)
 
     def _step(self, source: cst.Call, apply: cst.Call, calls: Sequence[cst.Call]) -> TapeStep:
-        """Return the step from gradient() to apply_gradients().
-
-        source: The call of gradient().
-        apply: The call of apply_gradients().
-        calls: All calls of the function.
-        """
         self._check_surroundings(calls)
         if method_of(source) != "gradient":
             raise UnsureError(GRAPH)

@@ -138,7 +138,7 @@ class InitialWeights:
     def _different(self, side: str, other: str) -> list[str]:
         """Return the parameters whose first update on `side` fits the updates of neither side.
 
-        An update that fits its own side is left out, because the optimizers of the two sides may differ instead.
+        An update that fits its own side is left out, because the optimizers of the two sides might differ instead.
         """
         moves, reference = self._moves[side], self._moves[other]
         if not moves or not reference:
