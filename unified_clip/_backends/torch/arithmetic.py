@@ -1,4 +1,4 @@
-"""Arithmetic of PyTorch's device path on one tensor: float64 numbers, their powers, products rounded once."""
+"""Arithmetic of PyTorch's device path on single tensors, in float64. Products are rounded once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..._core.types import Deferred, Scalar, Tensor
 
 HALF = (torch.float16, torch.bfloat16)
 WITHOUT_FLOAT64 = ("mps",)
-"""Device types without float64."""
 
 
 def lacks_float64(tensor: Tensor) -> bool:
@@ -21,13 +20,15 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64. It is moved to the CPU if its device has no float64."""
+    """Return the tensor in float64. If its device has no float64, move the tensor to the CPU."""
     tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return magnitudes: NaN if a part of a complex number is NaN. PyTorch's own abs(inf + nan j) is inf."""
+    """Return magnitudes. If a part of a complex number is NaN, the magnitude is NaN. PyTorch's own abs(inf + nan j) is
+    inf.
+    """
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 
@@ -50,7 +51,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Return tensor * coef, computed in float64 for float64 and complex128, else in float32."""
+    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
     coef = coef.to(tensor.device)
     if tensor.dtype == torch.float64:
         return tensor * coef
@@ -61,7 +62,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def read_later(scalars: Sequence[Tensor]) -> Deferred:
-    """Start to read tensors, and return them as `Deferred`. This does not wait for a device."""
+    """Start to read tensors, without waiting for a device."""
     numbers = [scalar.detach() for scalar in scalars]
     events = {number.device: torch.cuda.Event() for number in numbers if number.is_cuda}
     if not events:

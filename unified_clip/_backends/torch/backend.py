@@ -32,8 +32,6 @@ COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg
 
 
 class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
-    """The `Backend` of PyTorch."""
-
     writable = True
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
@@ -56,7 +54,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound, threshold or total norm as a tensor. A DTensor, such as PyTorch's total norm, is gathered."""
+        """Return a bound, threshold or total norm as a tensor. A DTensor is gathered from all ranks."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -307,7 +305,7 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Return, for each gradient, the index of the first gradient that is the same tensor object.
+    """Return the index of the first occurrence of each tensor object.
 
     Outside graphs, `alias_owners` compares memory addresses, which tensors in a graph do not have.
     """
@@ -319,7 +317,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients, or None while PyTorch traces: a trace misses reads of raw
+    """Return the kernels' collector of plain gradients. Return None during tracing, because a trace misses reads of raw
     memory.
     """
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
@@ -336,15 +334,13 @@ BACKEND = TorchBackend()
 
 
 def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
-    """Multiply all tensors in place by `coef`. With `per_tensor`, multiply each tensor by its number in `coef`."""
+    """Multiply all tensors in place by `coef`. With `per_tensor`, `coef` has a number for each tensor."""
     for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
         write.make()
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors. With `per_tensor`, return a vector with one norm per tensor. Both have
-    derivatives.
-    """
+    """Return a norm with derivatives. With `per_tensor`, return a vector with one norm per tensor."""
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 
@@ -354,7 +350,10 @@ kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_
 def _clip_grad_norm_in_graph(
     backend: Any, parameters: Any, max_norm: Any, *options: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Clip as `functions.clip_grad_norm_` does, for `traced_bodies.SHORT_BODIES`. `options`: the other arguments."""
+    """Clip like `functions.clip_grad_norm_`, for `traced_bodies.SHORT_BODIES`.
+
+    options: The remaining arguments of `clip_grad_norm_`.
+    """
     norm_type, error_if_nonfinite, _, *distributed = options
     gradients = None
     if (

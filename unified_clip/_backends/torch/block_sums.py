@@ -1,4 +1,4 @@
-"""Partial sums of PyTorch's tensors on devices: float64 over blocks on the device, then integers on the host."""
+"""Partial sums of PyTorch's tensors on devices. The device adds up float64 blocks, and the host adds up integers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from ..._core.types import Tensor
 from . import arithmetic
 
 CHUNK = 1024 * BLOCK
-"""The number of elements that are converted to float64 at once."""
 
 ROWS = 32
-"""The number of chunks of a checksum that are converted to int64 at once."""
 
 
 class TorchSums:
-    """The `PartialSums` of tensors that are traced or on devices. Fast sums for float32 norms, and checksums, are
-    computed on the device. Everything else is computed on the host.
+    """The `PartialSums` of tensors that are traced or on devices.
+
+    Fast sums for float32 norms and checksums are computed on the device. All other results are computed on the host.
     """
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
@@ -48,7 +47,7 @@ class TorchSums:
         return Accumulator.from_block_sums(total.total) + Accumulator(nan=total.nan, infinite=total.infinite)
 
     def checksum(self) -> int:
-        """Return the checksum that `checksums.checksum` computes on the host, computed on the tensors' devices."""
+        """Return the same checksum as `checksums.checksum`, computed on the tensors' devices."""
         numbers = torch.from_numpy(checksums.weights().view("int64"))
         weights = {device: numbers.to(device) for device in {tensor.device for tensor in self._tensors}}
         sums = [total for tensor in self._tensors for total in _weighted_sums(tensor, weights[tensor.device])]
@@ -63,12 +62,12 @@ class TorchSums:
 
 
 def _is_hard(tensor: Tensor) -> bool:
-    """Return whether sums have to be computed on the host: the tensor is complex, or its device has no float64."""
+    """Return whether the host has to compute the sums, because the tensor is complex or its device has no float64."""
     return tensor.is_complex() or arithmetic.lacks_float64(tensor)
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
-    """Yield vectors of sums. Each sum is over at most BLOCK exact powers."""
+    """Yield vectors of sums over at most BLOCK exact powers."""
     for chunk in tensor.reshape(-1).split(CHUNK):
         wide = chunk.double()
         powers = wide.square() if p == 2 else wide.abs()
@@ -80,7 +79,7 @@ def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
 
 
 def _weighted_sums(tensor: Tensor, weights: Tensor) -> Iterator[Tensor]:
-    """Yield the weighted sums of a checksum, one for each of its chunks."""
+    """Yield the weighted sums of a checksum, one sum for each chunk."""
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits = flat.view(torch.int16 if flat.element_size() == 2 else torch.int32)

@@ -35,7 +35,7 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether a FakeTensor can be combined with new tensors here: only inside its FakeTensorMode."""
+    """Return whether a FakeTensor can be combined with new tensors. This works only inside its FakeTensorMode."""
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
@@ -43,7 +43,7 @@ def can_compute(fake: FakeTensor) -> bool:
 def is_expanded(tensor: Tensor) -> bool:
     """Return whether a tensor is an expanded view.
 
-    The strides are read from a new view, because in a graph, a gradient that is itself a view has no strides.
+    The strides are read from a new view. In a graph, a gradient that is a view has no strides.
     """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
@@ -51,21 +51,24 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def records_derivatives(differentiable: bool) -> bool:
-    """Return whether PyTorch records derivatives in a call, with respect to tensors with requires_grad.
+    """Return whether PyTorch records derivatives in a call.
 
-    differentiable: Whether the call may record a derivative, because it returns new tensors.
+    differentiable: Whether the call returns new tensors, so that it can have a derivative.
     """
     return differentiable and torch.is_grad_enabled()
 
 
 def is_inner(parameter: Any) -> bool:
-    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of it, and warns on access."""
+    """Return whether a tensor is an intermediate result. PyTorch does not keep its `.grad`, and warns about
+    reading it.
+    """
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether the values of a tensor are in CPU memory. Return False for subclasses, and for tensors that
-    PyTorch conjugates or negates lazily.
+    """Return whether the values of a tensor are in CPU memory.
+
+    Return False for subclasses, and for tensors that PyTorch conjugates or negates lazily.
     """
     return (
         type(tensor) in PLAIN
@@ -80,7 +83,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[Any]:
-    """Return the tensors with a gradient's values: those inside a wrapper, such as DTensor, or the tensor itself."""
+    """Return the tensors with a gradient's values. For a wrapper, such as DTensor, these are the inner tensors."""
     if type(tensor) in PLAIN:
         return [tensor]
     local = getattr(tensor, "_local_tensor", None)
@@ -93,7 +96,7 @@ def inner_tensors(tensor: Any) -> list[Any]:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether an address identifies a tensor's memory. Sparse gradients are replaced, not written."""
+    """Return whether an address identifies a tensor's memory."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
         return False
     if isinstance(tensor, FakeTensor):  # its data_ptr warns
@@ -104,10 +107,11 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return an array that stands for a tensor's memory on MPS. It is only compared with other such arrays, and never
+    """Return an array that represents a tensor's memory on MPS. The array is compared with other arrays, but never
     read.
 
-    MPS returns the address of an object, not of the buffer's memory. So each buffer gets its own range of addresses.
+    MPS returns the address of an object instead of the address of the memory. So each buffer gets its own range of
+    addresses.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
@@ -115,10 +119,7 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether to compute in double-float32: if a tensor's device has no float64, or UNIFIED_CLIP_PATH=pairs.
-
-    TypeError: a gradient is on a device without float64, and another gradient is float64.
-    """
+    """Return whether to compute in double-float32: a device has no float64, or UNIFIED_CLIP_PATH=pairs is set."""
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
@@ -132,7 +133,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates in forward mode: these modes miss reads of raw
+    """Return whether PyTorch traces, transforms or differentiates in forward mode. These modes miss reads of raw
     memory.
     """
     return is_traced() or forward_ad._current_level >= 0
@@ -148,9 +149,7 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether operations on lists are not supported here: under `torch.jit.trace`, a transformation of
-    `torch.func`, or differentiation in forward mode.
-    """
+    """Return whether `torch.jit.trace`, `torch.func` or forward mode runs, which do not support operations on lists."""
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -163,7 +162,9 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, plain tensors count as dense: hooks cannot read `layout` there."""
+    """Return whether a tensor is dense. In a graph, plain tensors count as dense, because hooks cannot read `layout`
+    there.
+    """
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 
@@ -176,7 +177,8 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Return whether a tensor's memory has the values with the opposite sign, which list operations would ignore.
+    """Return whether a tensor's memory has the values with the opposite sign. Operations on lists would ignore the
+    sign.
 
     Return False in a graph.
     """
@@ -184,7 +186,7 @@ def is_neg(tensor: Any) -> bool:
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists, which have no derivatives, support these tensors."""
+    """Return whether operations on lists support these tensors. These operations have no derivatives."""
     if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
         return False
     return fit_lists(tensors)
@@ -193,7 +195,7 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 def fit_lists(tensors: Sequence[Tensor]) -> bool:
     """Return whether all tensors are dense, real and not empty, as operations on lists need.
 
-    This repeats `is_real` in one loop without function calls, because it runs for every gradient of every step.
+    This loop repeats `is_real` without function calls, because it runs for every gradient of every step.
     """
     in_graph = torch.compiler.is_compiling()
     for tensor in tensors:
@@ -209,9 +211,9 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 
 
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether these tensors need operations on single tensors, because operations on lists do not support them.
+    """Return whether these tensors need operations on single tensors.
 
-    Reasons: derivatives are recorded, a transformation runs, or a tensor was made in inference mode.
+    The reason can be a recorded derivative, a transformation, or a tensor from inference mode.
     """
     if torch.compiler.is_compiling():
         return differentiable
@@ -220,10 +222,10 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists may write all tensors.
+    """Return whether operations on lists can write all tensors.
 
-    Each tensor must be on a device and dense in memory, and must not overlap another tensor. This is one loop without
-    function calls, because it runs for every gradient of every step.
+    Each tensor must be on a device and dense in memory, and must not overlap another tensor. The loop calls few
+    functions, because it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:
@@ -247,11 +249,11 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Return whether a tensor's elements fill a range of memory without gaps. The order may be channels last."""
+    """Return whether a tensor's elements fill a range of memory without gaps. The order can be channels last."""
     layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 
 
 def is_counted(parameter: Any) -> bool:
-    """Return whether a parameter can have a gradient, and its attribute `need_clip` does not exclude it."""
+    """Return whether a parameter can have a gradient, and its attribute `need_clip` does not exclude the parameter."""
     return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)

@@ -1,7 +1,7 @@
 """PyTorch on devices without float64 (Apple's MPS): the device path in double-float32 instead of float64.
 
-A number is the unevaluated sum of two float32: about 48 bits. Its arithmetic consists of error-free transformations,
-sums and products with their exact rounding errors:
+A number is the unevaluated sum of two float32, which gives about 48 bits. The arithmetic consists of error-free
+transformations: sums and products with their exact rounding errors.
 
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
   ordered numbers, division, square root.
@@ -10,11 +10,11 @@ sums and products with their exact rounding errors:
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 
-These methods require that every addition, subtraction and multiplication of float32 is rounded separately to nearest.
-Eager operations do this: each is a kernel of its own, and PyTorch compiles its Metal kernels without fast math (unless
-PYTORCH_MPS_FAST_MATH is set). `torch.compile` does this for the CPU. For MPS, this is unknown. Quotients and roots may
-have an error of two ULP, and subnormal numbers may be flushed to zero. This module has never run on a device without
-float64. UNIFIED_CLIP_PATH=pairs forces its use on CPUs, for tests.
+These methods require that every float32 addition, subtraction and multiplication is rounded separately to nearest.
+Eager operations do this: each operation is a separate kernel, and PyTorch compiles its Metal kernels without fast math
+(unless PYTORCH_MPS_FAST_MATH is set). `torch.compile` does this for the CPU. For MPS, this is unknown. Quotients and
+roots can have an error of two ULP, and subnormal numbers can be flushed to zero. This module has never run on a device
+without float64. For tests, UNIFIED_CLIP_PATH=pairs forces its use on CPUs.
 
 Only `hi` has a derivative, which float32 operations compute.
 """
@@ -40,7 +40,7 @@ NARROW = (*HALF, torch.float32)
 LARGEST = torch.finfo(torch.float32).max
 
 CHUNK = 2**23
-"""About this many numbers are added up at once. Such a sum needs about eight float32 vectors of up to twice this
+"""About this many numbers are added up at once. The sum needs about eight float32 vectors of up to twice this
 length.
 """
 
@@ -64,7 +64,7 @@ class DoubleFloat32:
         return self + DoubleFloat32(-other.hi, -other.lo)
 
     def scaled(self, power: DoubleFloat32) -> DoubleFloat32:
-        """Return the product with a power of two. It is exact unless it overflows or underflows."""
+        """Multiply by a power of two. The product is exact unless it overflows or underflows."""
         return DoubleFloat32(self.hi * power.hi, self.lo * power.hi)
 
     def __mul__(self, other: DoubleFloat32) -> DoubleFloat32:
@@ -73,7 +73,9 @@ class DoubleFloat32:
         return fast_two_sum(product.hi, product.lo + (self.hi.detach() * other.lo + self.lo * other.hi.detach()))
 
     def __truediv__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Divide, with a relative error of about 15 u**2 (Joldes et al., algorithm 17). Scale both near to 1 first."""
+        """Divide, with a relative error of about 15 u**2 (Joldes et al., algorithm 17). First, scale both numbers near
+        to 1.
+        """
         self_power, other_power = power_below(self), power_below(other)
         above, below = self.scaled(reciprocal(self_power)), other.scaled(reciprocal(other_power))
         near = above.hi / below.hi
@@ -94,7 +96,7 @@ class DoubleFloat32:
         return other <= self
 
     def sqrt(self) -> DoubleFloat32:
-        """Return the root by one step of Newton's method from the root of hi (Dekker), with an error of a few u**2."""
+        """Return the root, with an error of a few u**2. Newton's method makes one step from the root of hi (Dekker)."""
         near = self.hi.sqrt()
         square = two_product(near.detach(), near.detach())
         rest = self.hi.detach() - square.hi - square.lo + self.lo
@@ -102,7 +104,7 @@ class DoubleFloat32:
 
 
 def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
-    """Return a + b, exactly (Knuth)."""
+    """Return the exact a + b (Knuth)."""
     total = a + b
     a, b, rounded = a.detach(), b.detach(), total.detach()
     part = rounded - a
@@ -110,16 +112,16 @@ def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
-    """Return big + small, exactly, if |big| >= |small| (Dekker). If the sum is inf or NaN, lo is 0."""
+    """Return the exact big + small if |big| >= |small| (Dekker). If the sum is inf or NaN, lo is 0."""
     small = _finite(small)
     total = big + small
     return DoubleFloat32(total, _finite(small - (total.detach() - big.detach())))
 
 
 def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
-    """Return a * b, exactly (Dekker), if the error is not subnormal.
+    """Return the exact a * b (Dekker), if the error is not subnormal.
 
-    Split the factors by their bits, not by a multiplication: nothing overflows, and partial products are exact.
+    The factors are split by their bits, without a multiplication. So nothing overflows, and partial products are exact.
     """
     product = a * b
     a_high, a_low = _halves(a.detach())
@@ -129,7 +131,7 @@ def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
-    """Return the sum along the last axis, by halves, with a separate sum of the errors (Ogita, Rump and Oishi).
+    """Return the sum along the last axis, with a separate sum of the errors (Ogita, Rump and Oishi).
 
     For numbers of one sign, the relative error is about (u log2(length))**2.
     """
@@ -144,24 +146,24 @@ def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
 
 
 def power_below(number: DoubleFloat32) -> DoubleFloat32:
-    """Return the largest power of two that is not above a number, from 2**-126 to 2**126, without a derivative."""
+    """Return the largest power of two up to a number, from 2**-126 to 2**126, without a derivative."""
     exponent = number.hi.detach().view(torch.int32) & EXPONENT
     return _from_float32(exponent.clamp(1 << 23, 253 << 23).view(torch.float32))
 
 
 def reciprocal(power: DoubleFloat32) -> DoubleFloat32:
-    """Return 1 / power, exactly, for a result of `power_below`."""
+    """Return the exact 1 / power for a result of `power_below`."""
     return _from_float32(((254 << 23) - power.hi.view(torch.int32)).view(torch.float32))
 
 
 class DoubleFloat32Primitives(TorchPrimitives):
-    """The `DevicePrimitives` of `DoubleFloat32Path`. Its scalars are `DoubleFloat32`."""
+    """The primitives of `DoubleFloat32Path`. Scalars are `DoubleFloat32`."""
 
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert to a scalar, clamped to the range of float32. Float64 and integers are converted on the CPU."""
+        """Convert a value to a scalar in the range of float32. Float64 and integers are converted on the CPU."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -194,8 +196,8 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return _from_float32(top)
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sum of |g / divisor|**2 of each slice. The divisors are powers of 2 near the slices' largest
-        magnitudes.
+        """Return the sum of |g / divisor|**2 of each slice. Each divisor is a power of two near the slice's largest
+        |g|.
         """
         assert divisor is not None
         rows = _rows(tensor, axes)
@@ -215,7 +217,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return DoubleFloat32(torch.where(condition, yes.hi, no.hi), torch.where(condition, yes.lo, no.lo))
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine, computed on the CPU in float64."""
+        """Compute the cosine on the CPU in float64."""
         on_cpu = (scalar.hi.cpu().double() + scalar.lo.cpu().double()).cos()
         return self.constant(on_cpu, [scalar.hi])
 
@@ -235,7 +237,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype. A bound in float64 or of integers is rounded on the CPU."""
+        """Convert a bound to the tensor's dtype. Float64 and integer bounds are rounded on the CPU."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
         return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
@@ -294,12 +296,12 @@ def _from_float32(number: Tensor) -> DoubleFloat32:
 
 
 def _finite(error: Tensor) -> Tensor:
-    """Return a rounding error, with infinities and NaN replaced by 0."""
+    """Replace infinities and NaN in a rounding error by 0."""
     return error.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _halves(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (upper 12 bits, lower 12 bits) of the 24 significant bits of each float32, as two float32."""
+    """Return the upper 12 bits and the lower 12 bits of each float32 significand, as two float32."""
     high = (number.view(torch.int32) & -(1 << 12)).view(torch.float32)
     return high, number - high
 
@@ -322,7 +324,9 @@ def _magnitudes(tensor: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor in float32, with `axes` merged into one last axis. A complex number becomes two numbers."""
+    """Return the tensor in float32, with `axes` merged into one last axis. A complex number becomes two real
+    numbers.
+    """
     kept = [length for axis, length in enumerate(tensor.shape) if axis not in axes]
     rows = tensor.movedim(tuple(axes), tuple(range(-len(axes), 0)))
     return _reals(rows.reshape(*kept, math.prod([tensor.shape[axis] for axis in axes])))

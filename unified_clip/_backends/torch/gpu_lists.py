@@ -1,4 +1,4 @@
-"""The device path over gradients on one GPU that the compiled kernels collect in one pass."""
+"""The device path over gradients on one GPU. The compiled kernels collect these gradients in one pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""Lists of tensors that were made in inference mode need operations on single tensors."""
+"""Tensors from inference mode are excluded, because they need operations on single tensors."""
 
 
 class GpuListPath(TorchPath):
@@ -41,26 +41,28 @@ class GpuListPath(TorchPath):
 
 
 def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuListPath | None:
-    """Collect the gradients of parameters, and return the path over them.
+    """Return the path over the gradients of parameters.
 
-    None: a gradient is not plain or not on the same GPU, or a parameter has its gradient in `main_grad` only.
+    Return None if a gradient is not plain or not on the same GPU, or if a parameter has its gradient in `main_grad`
+    only.
     """
     path = _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
     return path if path is not None and collected.has_all(backend, path.tensors, parameters) else None
 
 
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
-    """Collect tensors, and return the path over them.
+    """Return the path over tensors.
 
-    None: a tensor is not plain or not on the same GPU, or overlaps another, or PyTorch records a derivative.
-    recording: Whether PyTorch records derivatives.
+    Return None if a tensor is not plain, is on another GPU or overlaps another tensor, or if PyTorch records a
+    derivative.
     """
     return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    """Return the path over a `DeviceList`. `collect`: Returns the list or None, given whether the tensors are on the
-    CPU.
+    """Return the path over a `DeviceList`.
+
+    collect: A function that returns the list or None. Its argument is whether the tensors are on the CPU.
     """
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():

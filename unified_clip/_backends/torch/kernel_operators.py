@@ -1,8 +1,9 @@
-"""The kernels as operators of PyTorch, for the graphs of `torch.compile`: those for the CPU, and Triton's for a GPU.
+"""The kernels as operators for graphs of `torch.compile`: compiled kernels for the CPU, and Triton's kernels for a GPU.
 
 `unified_clip::norm` and `unified_clip::scale_` do what the host path does. Between them, the graph computes the
-coefficient. `norm` has derivatives and rules for `torch.func.vmap`. If a graph needs neither of these, PyTorch's
-compiler replaces `norm` by `kernel_norm`. For the CPU, `_native/torch.hpp` implements `kernel_norm` and `scale_`.
+coefficient. `norm` has derivatives and rules for `torch.func.vmap`. If a graph needs no derivatives and no such rules,
+PyTorch's compiler replaces `norm` by `kernel_norm`. For the CPU, `_native/torch.hpp` implements `kernel_norm` and
+`scale_`.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators support these tensors, in a graph that this process compiles for itself.
+    """Return whether the operators support these tensors in a graph that this process compiles for itself.
 
-    All tensors must be dense. Either all are on the CPU and real, or all are on GPUs, where they may be complex.
-    Programs of `torch.export` are not supported, because they may run where unified_clip is not installed.
+    All tensors must be dense. Either all are on the CPU and real, or all are on GPUs. On GPUs, tensors can be complex.
+    Programs of `torch.export` are not supported, because they might run where unified_clip is not installed.
     """
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
@@ -54,15 +55,17 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
-    """Return whether `scale_` may write the tensors. PyTorch's compiler fails on several views of one base. On the CPU,
-    empty tensors are not supported.
+    """Return whether `scale_` can write the tensors.
+
+    PyTorch's compiler fails on several views of one base. On the CPU, empty tensors are not supported.
     """
     return all(tensor._base is None and (tensor.is_cuda or tensor.numel()) for tensor in tensors)
 
 
 def gradients_of(parameters: Any) -> list[Tensor] | None:
-    """Return the gradients of a list of parameters. Return None if the operators do not support one of them, or if a
-    complete body has to decide which gradients it clips.
+    """Return the gradients of a list of parameters, or None if the operators do not support a gradient.
+
+    Also return None if a complete body has to decide which gradients it clips.
     """
     if type(parameters) not in (list, tuple):
         return None
@@ -82,12 +85,10 @@ def gradients_of(parameters: Any) -> list[Tensor] | None:
 
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors, or a vector with one norm per tensor, in float64."""
     return torch.ops.unified_clip.norm(tensors, p, per_tensor)
 
 
 def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None:
-    """Multiply all tensors in place by `coef`. With `per_tensor`, multiply each tensor by its number in `coef`."""
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 
@@ -96,8 +97,10 @@ def register(
 ) -> None:
     """Implement the operators.
 
-    host_path: Returns the host path over tensors. norm_by_operations: Computes the norm by PyTorch's operations, which
-    have derivatives and rules for `torch.func.vmap`. scale_by_operations: Multiplies in place by PyTorch's operations.
+    host_path: A function that returns the host path over tensors.
+    norm_by_operations: A function that computes the norm by PyTorch's operations, with derivatives and rules for
+    `torch.func.vmap`.
+    scale_by_operations: A function that multiplies in place by PyTorch's operations.
     """
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
@@ -130,7 +133,7 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm by the Triton kernels if they support the order and memory, else by operations."""
+    """Compute the norm by the Triton kernels. If they do not support the order or the memory, use operations."""
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
@@ -138,7 +141,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """Multiply in place by the Triton kernels, or by PyTorch's operations if they do not support the memory."""
+    """Multiply in place by the Triton kernels. If they do not support the memory, use operations."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

@@ -1,7 +1,7 @@
-"""PyTorch's operations on lists of tensors: the number of operations does not depend on the number of tensors.
+"""PyTorch's operations on lists of tensors. The number of operations does not depend on the number of tensors.
 
-They have no derivative here, and no rule for `vmap`. All tensors are dense, real and not empty. A scalar is one number
-for all tensors, or a vector with a number for each tensor.
+The operations have no derivative here, and no rule for `vmap`. All tensors are dense, real and not empty. A scalar is
+one number for all tensors, or a vector with a number for each tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_WIDENED = 2**26
 """At most this many 16-bit elements are converted to float32 together, to limit new memory."""
 
 ALONE = 2**16
-"""A 16-bit tensor on a GPU with at least this many elements is multiplied alone: one kernel does it without a copy."""
+"""A 16-bit tensor on a GPU with at least this many elements is multiplied alone, by one kernel without a copy."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
@@ -38,7 +38,7 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
 
 
 def max_abs(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the largest magnitude of each tensor, as a vector. It is NaN if an element is NaN."""
+    """Return the largest magnitude of each tensor, as a vector. If an element is NaN, the magnitude is NaN."""
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
@@ -60,7 +60,7 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Return float32 memory for each device's largest group of 16-bit tensors, unless a compiler plans the memory."""
+    """Return float32 memory for each device's largest group of 16-bit tensors. A compiler plans the memory itself."""
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device
@@ -69,7 +69,7 @@ def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Ten
 
 
 def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor]:
-    """Return float32 tensors with the shapes and strides of a group's tensors, one after the other in `memory`."""
+    """Return float32 tensors with the shapes and strides of a group, one after another in `memory`."""
     if memory is None:
         return [torch.empty_like(tensor, dtype=torch.float32) for tensor in group]
     wide, start = [], 0
@@ -81,14 +81,16 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """Multiply 16-bit tensors in place. `wide`: float32 tensors of the same shapes, for the computation."""
+    """Multiply 16-bit tensors in place.
+
+    wide: Float32 tensors of the same shapes, for the computation.
+    """
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)
 
 
 def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-    """Return the products of tensors with a coefficient, in new tensors."""
     results: dict[int, Tensor] = {}
     for indices, group in _limited_groups(tensors):
         products = _products(group, _scalars_for(coef.to(_product_dtype(group)), indices, group))
@@ -99,7 +101,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
     """Prepare the writes that clamp tensors to bounds. The caller has rounded the bounds to the dtype of the tensors.
 
-    A bound must not be 0, because PyTorch may replace -0 by 0.
+    A bound must not be 0, because PyTorch might replace -0 by 0.
     """
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
@@ -127,7 +129,7 @@ def groups(
 def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
     """Return a number for each tensor, as a vector on the first tensor's device.
 
-    measure: A function that gets the indices and the tensors of a group, and returns the numbers of this group.
+    measure: A function that gets the indices and the tensors of a group, and returns the numbers of the group.
     """
     vectors = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
     if len(vectors) == 1:
@@ -139,7 +141,7 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
     """Yield (indices, tensors) of groups with at most MAX_WIDENED 16-bit elements, or with one tensor.
 
-    In a group, either each tensor is multiplied alone (see ALONE), or none is.
+    In a group, either all tensors are multiplied alone (see ALONE), or none.
     """
     for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0
@@ -156,7 +158,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Write the products of 16-bit tensors on a GPU into `results`, each by one kernel, which computes in float32.
+    """Write the products of 16-bit tensors on a GPU into `results`, by one kernel for each tensor.
 
     PyTorch's kernel computes in float32 if the coefficient has an axis.
     """
@@ -189,7 +191,7 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype in which to multiply a group: float32 for 16 bits, so that no precision is lost."""
+    """Return the dtype in which to multiply a group. For 16 bits, it is float32, so that no precision is lost."""
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 
@@ -200,7 +202,7 @@ def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _scalars_for(scalar: Scalar, indices: Sequence[int], group: Sequence[Tensor]) -> Scalar | list[Scalar]:
-    """Return the scalar for a group, or the scalars of its tensors as a list, on the group's device."""
+    """Return the scalar for a group, or the list of scalars for its tensors, on the group's device."""
     scalar = stored(scalar.to(group[0].device))
     if not scalar.dim():
         return scalar

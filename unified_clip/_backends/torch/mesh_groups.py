@@ -16,7 +16,7 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 class MeshGroups:
     """The process groups along several dimensions of a device mesh.
 
-    An all-reduce over each of these groups in turn is an all-reduce over all ranks along these dimensions.
+    An all-reduce over each group in turn is an all-reduce over all ranks along these dimensions.
     """
 
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
@@ -28,16 +28,16 @@ class MeshGroups:
 
 
 def groups_of(group: Any) -> list[Any]:
-    """Return the process groups of `MeshGroups`, or a list of the process group itself."""
+    """Return the process groups of `MeshGroups`. For a process group, return a list with this group."""
     return group.groups if isinstance(group, MeshGroups) else [group]
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""Each `MeshGroups` by its first group, and then by the identities of all its groups."""
+"""Each `MeshGroups`, by its first group and by the identities of all its groups."""
 
 
 def group_of_mesh(mesh: Any) -> Any:
-    """Return the process group of a device mesh, or its `MeshGroups`. ValueError: this rank is not on the mesh."""
+    """Return the process group of a device mesh, or its `MeshGroups`."""
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
@@ -47,11 +47,11 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return a list of the process group, or of the `MeshGroups`, over which any of these DTensors is sharded or
-    `Partial`. The list is empty if no DTensor is sharded or `Partial`.
+    """Return the process group, or the `MeshGroups`, over which any of these DTensors is sharded or `Partial`, in a
+    list.
 
-    None: the placements do not decide it. A mesh has only some of the ranks, or has no process groups. Or no mesh has
-        all the dimensions along which the tensors are sharded.
+    The list is empty if no DTensor is sharded or `Partial`. Return None if the placements do not decide the group: a
+    mesh has only some ranks or no process groups, or no mesh has all dimensions along which tensors are sharded.
     """
     groups: set[Any] = set()
     meshes: dict[int, tuple[Any, dict[Any, int]]] = {}
@@ -71,7 +71,7 @@ def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
 
 
 def _dims_of(mesh: Any) -> list[int]:
-    """Return the dimensions of a mesh along which it has several ranks."""
+    """Return the dimensions along which a mesh has several ranks."""
     return [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1]
 
 

@@ -1,4 +1,4 @@
-"""The primitives of the device path: PyTorch's operations on one tensor at a time, or on lists."""
+"""The primitives of the device path: PyTorch's operations on single tensors, or on lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TorchPrimitives(DevicePrimitives):
-    """`DevicePrimitives` by operations on one tensor at a time."""
+    """`DevicePrimitives` by operations on single tensors."""
 
     name = "torch"
 
@@ -98,7 +98,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare writes of products in new tensors, or in place if operations on lists scale the tensors."""
+        """Prepare the writes of products. If operations on lists support a tensor, they multiply it in place."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -127,7 +127,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Prepare the writes, tensor subclasses first: writing these may fail."""
+        """Prepare the writes. Tensor subclasses come first, because writing them can fail."""
         both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
         return [
             Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
@@ -187,7 +187,7 @@ class TorchPrimitives(DevicePrimitives):
 
 
 class ListPrimitives(TorchPrimitives):
-    """`DevicePrimitives` by operations on lists, for tensors that `fit_list_operations`."""
+    """`DevicePrimitives` by operations on lists, for tensors that `fit_list_operations` accepts."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         if p not in (1, 2):
@@ -244,7 +244,7 @@ class PerTensorPrimitives(ListPrimitives):
 
 
 class TorchPath(DevicePath):
-    """The device path, also for lists and for numbers that are symbolic in a compiled graph."""
+    """The device path, also for lists and for symbolic numbers in a compiled graph."""
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -269,7 +269,7 @@ class TorchPath(DevicePath):
 
     @property
     def _has_kernels_for_gpu(self) -> bool:
-        """Return whether the Triton kernels handle the list, which may have complex or empty tensors."""
+        """Return whether the Triton kernels handle the list, which can have complex or empty tensors."""
         return self._table is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
@@ -315,9 +315,7 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """Return whether the kernels support a coefficient: one for all tensors, or one for each, but not one for each
-        slice.
-        """
+        """Return whether the kernels support a coefficient. One number for each slice is not supported."""
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
@@ -360,9 +358,8 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare the writes of a change, and then of zeros if `keep` is false. The zeros need no new tensors.
-
-        If operations cannot write in place, write new tensors.
+        """Prepare the writes of a change, and then of zeros if `keep` is false. If possible, the zeros need no new
+        tensors.
         """
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
@@ -390,9 +387,7 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""The primitives for lists without recorded derivatives that list operations do not support. Triton's kernels may
-support them.
-"""
+"""The primitives for lists that operations on lists do not support. Triton's kernels might support them."""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

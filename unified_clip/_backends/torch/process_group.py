@@ -1,4 +1,4 @@
-"""Process groups of PyTorch: their ranks, the device of their collectives, and norms that stay on this device."""
+"""Process groups of PyTorch: their ranks, the device of their collectives, and norms that stay on the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TorchGroup(ProcessGroup):
     """A process group of `torch.distributed`, or the process groups along several dimensions of a mesh."""
 
     def __init__(self, group: Any, tensors: Sequence[Any] = ()) -> None:
-        """`tensors`: the parameters and gradients of a call."""
+        """`tensors` are the parameters and gradients of a call."""
         super().__init__(group, ranks_of(group), here=torch.distributed.get_rank())
         self._groups = groups_of(group)
         self._device = device_of(self._groups[0], tensors)
@@ -88,7 +88,7 @@ class TorchGroup(ProcessGroup):
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
     ) -> ranks.Counted:
-        """Return this rank's part of the sums over these tensors. If no kernel supports them, this waits for the
+        """Return this rank's part of the sums over these tensors. If no kernel supports the tensors, wait for the
         device.
         """
         from .gpu.ranks import Counted
@@ -118,9 +118,9 @@ class TorchGroup(ProcessGroup):
 def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
     """Return the device for the collectives of a process group.
 
-    It is the GPU that `device_id` of `init_process_group` binds to the group. Without one, it is the current GPU if a
-    tensor is on a device mesh of GPUs. Otherwise, it is the CPU, if the group's backend supports the CPU. gloo
-    communicates over the CPU.
+    - If `device_id` of `init_process_group` binds a GPU to the group, it is this GPU.
+    - Otherwise, if a tensor is on a device mesh of GPUs, it is the current GPU.
+    - Otherwise, or with gloo, it is the CPU, if the group's backend supports the CPU.
 
     The choice depends on the group and on meshes only. So all ranks choose the same type of device, even a rank without
     gradients, or with parameters in CPU memory.

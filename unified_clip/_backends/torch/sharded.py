@@ -1,4 +1,4 @@
-"""Read the local tensors, placements and process groups of PyTorch's DTensors, and of plain tensors beside them."""
+"""Read the local tensors, placements and process groups of DTensors, and of plain tensors beside them."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def is_dtensor(value: Any) -> bool:
 
 
 def full_tensor(value: Any) -> Any:
-    """Return a DTensor gathered from all ranks. Return anything else unchanged."""
+    """Gather a DTensor from all ranks. Return other values unchanged."""
     return value.full_tensor() if is_dtensor(value) else value
 
 
 def full_max(values: Any) -> Any:
-    """Return the maximum of a tensor, after gathering it.
+    """Gather a tensor, and return its maximum.
 
-    PyTorch's own maximum over shards may lose a NaN, and fails if a shard is empty.
+    PyTorch's own maximum over shards can lose a NaN, and fails if a shard is empty.
     """
     return full_tensor(values).max()
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return the shards if there is a DTensor or a flat parameter, or ranks are declared, else None."""
+    """Return the shards of a call. Return None without DTensors, flat parameters and declared ranks."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -60,7 +60,7 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether any of these is a flat parameter of FSDP1 over several ranks, which has no placements."""
+    """Return whether any parameter is a flat parameter of FSDP1 over several ranks, which has no placements."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
@@ -81,7 +81,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for a DTensor that only some ranks have: PyTorch's norm would leave out the other ranks."""
+    """Raise ValueError if only some ranks have a DTensor. PyTorch's norm would leave out the other ranks."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -95,7 +95,7 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 _COPIES: KeptByIdentity[dict[tuple[bool, ...], Ranks]] = KeptByIdentity()
-"""For each mesh, the ranks with copies of this rank's local tensor, by the dimensions along which ranks have copies."""
+"""The ranks with copies of this rank's local tensor, for each mesh. The keys show the dimensions with copies."""
 
 
 class TorchShards(DistributedGradients):
@@ -129,7 +129,7 @@ class TorchShards(DistributedGradients):
         return super().norm(path, indices, p, *args, **options)
 
     def _stays_here(self, values: Sequence[Tensor], p: float) -> bool:
-        """Return whether kernels compute the norm on the device of this rank, and no other rank takes part."""
+        """Return whether kernels compute the norm on the device of this rank, without other ranks."""
         is_checked = self.numel is not None or self.awaits_sums("total")
         return self.group().size == 1 and not is_checked and gpu.norm_is_exact(values, p)
 
@@ -160,7 +160,8 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each of `_tensors`, the index of the first tensor with its mesh and placements. None for plain tensors.
+        """The index of the first tensor with the same mesh and placements, for each of `_tensors`. For plain tensors,
+        it is None.
 
         Placements take long to hash. Most tensors share their `placements` object with another tensor, such as a
         gradient with its parameter.
@@ -261,8 +262,9 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return the `Partial` gradients if each rank of the process group has a partial sum of each, with at most 32
-        bits. Otherwise, return None.
+        """Return the `Partial` gradients that can be summed on the device. Otherwise, return None.
+
+        Each rank of the process group needs a partial sum of each gradient, with at most 32 bits.
         """
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
@@ -334,10 +336,10 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return whether all ranks can read from placements which of them need the norm.
+        """Return whether all ranks can read from placements which ranks need the norm.
 
-        The result is False for lists of gradients, since a rank cannot read the placements of a gradient that it lacks.
-        The result is also False with plain tensors, which are compared over all ranks.
+        A rank cannot read the placements of a gradient that it lacks, so the result is False for lists of gradients. It
+        is also False with plain tensors, which are compared over all ranks.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -354,20 +356,20 @@ def _local(gradient: Any) -> Tensor:
 
 
 def _waited(tensor: Any) -> Tensor:
-    """Return the tensor, after PyTorch has finished communicating it."""
+    """Return the tensor after PyTorch has finished its communication."""
     return tensor.wait() if hasattr(tensor, "trigger_wait") else tensor
 
 
 def _layout(tensor: Any) -> Hashable:
-    """Return a key that is equal only for DTensors with the same mesh and placements."""
+    """Return a key for the mesh and the placements of a DTensor."""
     return id(tensor.device_mesh), tensor.placements
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index of a mesh that selects the ranks which differ from this rank only along these dimensions."""
+    """Return an index of a mesh. It selects the ranks that differ from this rank only along these dimensions."""
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 
 
 def _is_shard(placement: Any) -> bool:
-    """Return whether a placement gives different elements to the ranks along its dimension of the mesh."""
+    """Return whether the ranks along a placement's mesh dimension have different elements."""
     return not (placement.is_replicate() or placement.is_partial())

@@ -1,5 +1,6 @@
-"""Sum `Partial` gradients over ranks: one all-reduce for all gradients on the same ranks. A term is the partial sum of
-one rank.
+"""Sum `Partial` gradients over ranks, by one all-reduce for all gradients on the same ranks.
+
+A term is the partial sum of one rank.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Bucket(NamedTuple):
     """(parameter, gradient) by the index of the gradient."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return what ranks compare before they add up terms: number, shapes and dtypes of the gradients."""
+        """Return the number, shapes and dtypes of the gradients. Ranks compare them before they add up terms."""
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
@@ -40,9 +41,10 @@ class Bucket(NamedTuple):
         return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return the sum of each gradient's terms over the ranks, by index. All ranks of the bucket have to call this.
+        """Return the sum of each gradient's terms over the ranks, by index. All ranks of the bucket have to call this
+        method.
 
-        Sums are float64, and rounded once. So they do not depend on the order of the gradients.
+        Sums are float64 and rounded once, so they do not depend on the order of the gradients.
         """
         buffer = self.flattened(values)
         _, first = next(iter(self.members.values()))
@@ -52,11 +54,14 @@ class Bucket(NamedTuple):
         return self.rounded(buffer, values)
 
     def flattened(self, values: Sequence[Tensor]) -> Tensor:
-        """Return the terms of this rank as one tensor of float64."""
+        """Return the terms of this rank as one float64 tensor."""
         return torch.cat([_as_real(values[index]).to(torch.float64).flatten() for index in self.members])
 
     def rounded(self, buffer: Tensor, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return each gradient by index. `buffer`: the sum of `flattened` over the ranks."""
+        """Return each gradient by index.
+
+        buffer: The sum of `flattened` over the ranks.
+        """
         numbers = {index: _as_real(values[index]) for index in self.members}
         sums = buffer.split([number.numel() for number in numbers.values()])
         return {

@@ -1,4 +1,4 @@
-"""Run bodies under `torch.compile`: trace a complete body, or break the graph and run it eagerly.
+"""Run bodies under `torch.compile`: trace a complete body, or break the graph and run the body eagerly.
 
 If the graph breaks, no part of the body is compiled, because code in a graph behaves differently.
 """
@@ -25,15 +25,14 @@ def _report_graph() -> None:
 
 
 report_graph: Any = _report_graph
-"""`register` replaces this by a function that runs during tracing, and is not in the graph."""
+"""`register` replaces this function by a function that runs during tracing, and is not in the graph."""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Short forms of bodies of public functions, for plain gradients: the short form by the body. `backend.py` registers
-them.
+"""Short forms of the bodies of public functions, for plain gradients. `backend.py` registers them.
 
 Before each run of a graph, PyTorch checks every value that it read while it traced the graph. A complete body reads
-several hundred. For a few small tensors, these checks take longer than the clip. A short form returns (the result, the
-arguments), and None as the result if the body has to run with these arguments.
+several hundred values. For a few small tensors, these checks take longer than the clip. A short form returns (the
+result, the arguments). The result is None if the body has to run with these arguments.
 """
 
 

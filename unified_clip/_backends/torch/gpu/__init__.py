@@ -1,4 +1,4 @@
-"""Norms, products and clamped values of gradient lists on a GPU, by Triton kernels, if UNIFIED_CLIP_TRITON=1 is set."""
+"""Triton kernels for norms, products and clamped values on a GPU. UNIFIED_CLIP_TRITON=1 enables them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ ENABLED = _is_enabled()
 
 
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
-    """Return the table of a gradient list, or None if the kernels do not support it.
+    """Return the table of a gradient list, or None if the kernels do not support the list.
 
-    The kernels support dense tensors on GPUs, unless PyTorch traces or transforms. `per_tensor`: whether the table is
-    for one norm per tensor.
+    The kernels support dense tensors on GPUs, unless PyTorch traces or transforms.
+
+    per_tensor: Whether the table is for one norm per tensor.
     """
     if is_watched() or not _are_supported(tensors):
         return None
@@ -53,31 +54,31 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
 
 
 def table_of_list(device_list: Any) -> Table | None:
-    """Return the table of a `DeviceList` of the compiled kernels, or None as `table_of`."""
+    """Return the table of a `DeviceList` of the compiled kernels, or None as in `table_of`."""
     from . import table
 
     return table.table_of_list(device_list) if device_list.tensors[0].is_cuda != table.INTERPRETED else None
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm. For complex tensors, they compute only the 2-norm, because they
-    read the real and imaginary parts as separate numbers.
+    """Return whether the kernels can compute this norm.
+
+    For complex tensors, they compute only the 2-norm, because they read real and imaginary parts as separate numbers.
     """
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
 
 def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm over all tensors. If so, they round it correctly."""
+    """Return whether the kernels compute this norm over all tensors. They round the norm correctly."""
     return measures(tensors, p) and table_of(tensors) is not None
 
 
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    """Run kernels that read `tensors` and write new tensors of the same shapes. Return the new tensors.
+    """Run kernels that read `tensors`, and return the new tensors that the kernels write.
 
-    launches: Returns the functions that launch the kernels, given the table of `tensors` and the new tensors.
-    per_tensor: as in `table_of`.
+    launches: A function that gets the table of the tensors, and returns the functions that launch the kernels.
     """
     from . import several
 
@@ -90,10 +91,10 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are dense, of PyTorch's own classes and supported dtypes, and on GPUs (or on the CPU,
-    where Triton's interpreter runs the kernels).
+    """Return whether all tensors are dense, of PyTorch's own classes and supported dtypes, and on GPUs.
 
-    This check is one expression with few calls, since it runs for every gradient of every step.
+    For Triton's interpreter, they are on the CPU. The check is one expression with few calls, because it runs for every
+    gradient of every step.
     """
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False

@@ -1,4 +1,4 @@
-"""Norms over several ranks that stay on a GPU: no rank waits for its GPU, and CUDA graphs can capture them."""
+"""Norms over several ranks that stay on a GPU. No rank waits for its GPU, and CUDA graphs can capture the norms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 
 class Counted(NamedTuple):
-    """Gradients whose powers, or largest magnitude, a rank contributes to a norm over all ranks."""
+    """Gradients that a rank counts in a norm over all ranks."""
 
     table: Table | None = None
-    """None: there are no gradients, or the kernels do not support them."""
+    """None if there are no gradients, or if the kernels do not support them."""
 
     total: Accumulator = Accumulator()
     """The exact sum of powers of gradients without a table."""
@@ -36,13 +36,13 @@ class Request(NamedTuple):
     """The contribution of one rank to a norm over all ranks."""
 
     numbers: Sequence[int]
-    """The integers to be added up over the ranks. The first WORDS are zeros, in place of the sum."""
+    """Integers that the ranks add up. The first WORDS integers are zeros, in place of the sum."""
 
     own: Counted
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
-    """Sums `Partial` gradients over ranks. Returns (all of these gradients, those that this rank counts). None: no rank
-    has `Partial` gradients.
+    """A function that sums `Partial` gradients over ranks. It returns all of these gradients, and the gradients that
+    this rank counts. None if no rank has `Partial` gradients.
     """
 
     p: float
@@ -55,12 +55,13 @@ class Request(NamedTuple):
 def norm_over_ranks(
     request: Request, device: torch.device, all_reduce: Callable[[Tensor, str], None]
 ) -> tuple[Scalar, Tensor]:
-    """Return (norm over all ranks, the added words), on the device. `all_reduce`: reduces a tensor over the ranks by
-    SUM or MAX.
+    """Return the norm over all ranks and the added words, on the device.
 
-    `Partial` gradients are summed after the first all-reduce. Then each rank adds the powers of these sums to the
-    words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and zeros otherwise.
-    If p is inf, this last all-reduce takes the maximum of magnitudes.
+    The first all-reduce adds up words. Then `Partial` gradients are summed, and each rank adds the powers of the sums
+    to the words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and zeros
+    otherwise. If p is inf, the last all-reduce takes the maximum of magnitudes.
+
+    all_reduce: A function that reduces a tensor over the ranks by "SUM" or "MAX".
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -121,8 +122,9 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Return an exact sum of powers as windows of 24 bits. The unit is u**p, where u is 2**-1075 for a float64 norm,
-    else 2**-150.
+    """Return an exact sum of powers as windows of 24 bits.
+
+    The unit is u**p. For a float64 norm, u is 2**-1075, otherwise 2**-150.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

@@ -12,13 +12,13 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """The tables of a list that needs several, with the indices of their tensors. Methods are as in `Table`."""
+    """The tables of one gradient list, each with the indices of its tensors. The methods are as in `Table`."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables
 
     def norms(self, p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm over all tensors, or a vector with one norm per tensor, on the device of the first tensor."""
+        """Return the norm over all tensors, or a vector with one norm per tensor, on the first tensor's device."""
         if not per_tensor:
             return table.norm_of_all([part for _, part in self._tables], p)
         device = self._tables[0][1].device
@@ -45,10 +45,9 @@ class Tables:
 def table_of(
     tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None, *, per_tensor: bool
 ) -> Table | Tables | None:
-    """Return the table of a gradient list, or its tables if it needs several.
+    """Return the table or the tables of a gradient list. Return None if the kernels do not support the list.
 
-    `results`: the tensors that launches write, by default the same tensors. None: `table.table_of` returns None for
-    some of the tensors, or there are no chunks, or too many.
+    `results`: the tensors that launches write. By default, launches write `tensors`.
     """
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):

@@ -1,8 +1,8 @@
-"""The table of a gradient list on a GPU, and the launches of kernels over it.
+"""The table of a gradient list on a GPU, and the launches of kernels over the table.
 
-A table has the addresses and lengths of tensors. It is made once for a list, and kept, because the addresses of
-gradients mostly stay the same from step to step. Then a clip copies nothing to the GPU, and reads nothing from it.
-Nothing overwrites a table: sums and norms are in memory that each call allocates.
+A table has the addresses and lengths of tensors. It is made once for a list and kept, because the addresses of
+gradients mostly stay the same from step to step. Then a clip copies nothing to the GPU, and reads nothing from the GPU.
+Nothing overwrites a table: each call allocates memory for sums and norms.
 """
 
 from __future__ import annotations
@@ -30,67 +30,72 @@ OF_CODES = {"d": torch.float64, "f": torch.float32, "B": torch.bfloat16, "e": to
 """The dtypes of the compiled kernels' codes."""
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-"""The dtype of the real and imaginary parts of complex numbers. The kernels read these parts as separate numbers."""
+"""The dtype of real and imaginary parts, which the kernels read as separate numbers."""
 
 ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether Triton's interpreter runs the kernels, on tensors in CPU memory: for tests."""
+"""Whether Triton's interpreter runs the kernels on tensors in CPU memory. This is for tests."""
 
 CHUNK = 65536
 LANES = 2048
-"""The number of elements that a program reads at a time. Reading many elements at a time hides the latency of the
-memory.
-"""
+"""A program reads this number of elements at a time. A large number hides the latency of the memory."""
 
 SUM_LANES = 256
-"""The number of sums of chunks that a program reads at a time."""
+"""A program reads the sums of this many chunks at a time."""
 
 ERROR = 2.0**-40
-"""A bound of the relative error of a norm before it is rounded. Each element takes part in at most 2**13 additions:
-CHUNK / LANES, then LANES, then MAX_CHUNKS / SUM_LANES, then SUM_LANES. Each adds a relative error of at most 2**-53,
-since no number is negative.
+"""A bound on the relative error of a norm before it is rounded.
+
+Each element takes part in at most 2**13 additions: CHUNK / LANES, then LANES, then MAX_CHUNKS / SUM_LANES, then
+SUM_LANES. Each addition adds a relative error of at most 2**-53, because no number is negative.
 """
 
 WIDE_ERROR = 2.0**-77
-"""The bound in place of ERROR if a sum is two float64 numbers. The second number is the sum of at most 2**13 rounding
-errors of the first. So it is at most 2**-40 of the sum. Its own relative error is at most about 2**-40.
+"""The bound in place of ERROR if a sum is two float64 numbers.
+
+The second number is the sum of at most 2**13 rounding errors of the first number. So it is at most 2**-40 of the sum.
+The relative error of the second number is at most about 2**-40.
 """
 
 NARROW_ERROR = 2.0**-35
-"""The bound in place of ERROR if the sum of a chunk is two float32 numbers. In a lane, the second number is the sum of
-CHUNK / LANES errors of at most 2**-24. Then each of LANES additions adds a relative error of at most 3 * 2**-48.
+"""The bound in place of ERROR if the sum of a chunk is two float32 numbers.
+
+In a lane, the second number is the sum of CHUNK / LANES errors of at most 2**-24. Then each of LANES additions adds a
+relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
 EXACT_PROGRAMS = 264
-"""The maximum number of programs that run `add_exactly`. If no norm is in doubt, as in most clips, these programs end
-at once.
+"""The maximum number of programs that run `add_exactly`. In most clips, no norm is in doubt, and these programs end at
+once.
 """
 
 OPTIONS = {"enable_fp_fusion": False}
-"""Options that forbid the compiler to fuse a product with a sum: error bounds assume that each is rounded."""
+"""The compiler must not fuse a product with a sum, because the error bounds assume that both are rounded."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities of NVIDIA's GPUs with float64 at half the speed of float32. Most other GPUs compute float64 at
-1/64 of the speed of float32.
+"""Compute capabilities of NVIDIA's GPUs that compute float64 at half the speed of float32. For most other GPUs, it is
+1/64 of the speed.
 """
 
 LEAST_MAJOR = 8
-"""The major version of the lowest compute capability that Triton supports."""
+"""The lowest major version of compute capabilities that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""The prefixes of the architectures of AMD's GPUs that compute float64 at half of their speed for float32, or faster.
-On other AMD GPUs, the kernels add up float32 numbers.
+"""Architectures of AMD's GPUs that compute float64 at half the speed of float32, or faster. On other AMD GPUs, the
+kernels add up float32 numbers.
 """
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
-"""The maximum number of tables that are kept, and of 8-byte numbers in all of them."""
+"""The maximum number of kept tables, and of 8-byte numbers in all kept tables."""
 
 
 class Addresses(NamedTuple):
-    """A gradient list on one device: for each tensor, the addresses of the gradient and of its result, the number of
-    real numbers in it, and their dtype.
+    """A gradient list on one device.
+
+    For each tensor, it has the address of the gradient, the address of the result, the number of real numbers, and
+    their dtype.
     """
 
     device: torch.device
@@ -101,7 +106,7 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks of all tensors of one dtype: `first` to `end` - 1. One launch handles them."""
+    """The chunks `first` to `end` - 1, which belong to all tensors of one dtype. One launch handles them."""
 
     tensor: int
     """The index of a tensor of this dtype."""
@@ -117,8 +122,6 @@ class Part(NamedTuple):
 
 
 class Table:
-    """The table of a gradient list on one device."""
-
     def __init__(self, addresses: Addresses) -> None:
         self.device, self._length = addresses.device, len(addresses.sources)
         self._in_place = addresses.sources == addresses.targets
@@ -140,7 +143,7 @@ class Table:
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """Return two numbers per chunk: its sum of |g|**p, or its largest magnitude and 0."""
+        """Return two numbers for each chunk. Their total is the sum of |g|**p, or the largest magnitude."""
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
             for part in self._parts:
@@ -150,7 +153,7 @@ class Table:
         return sums
 
     def add_exactly(self, states: Tensor, order: int, wide: bool, *, per_tensor: bool) -> None:
-        """Add |g|**p of all gradients whose norm is in doubt to the windows of the norm in `states`."""
+        """Add |g|**p of all gradients whose norm is in doubt to the windows in `states`."""
         with _on(self.device):
             for part in self._parts:
                 kernels.add_exactly[(min(EXACT_PROGRAMS, part.end - part.first),)](
@@ -159,15 +162,14 @@ class Table:
                 )  # fmt: skip
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return functions that launch kernels, which multiply all tensors by `coef`, or with `per_tensor` each tensor
-        by its number in `coef`.
-        """
+        """Return functions that launch kernels for products. With `per_tensor`, `coef` has a number for each tensor."""
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Return functions that launch kernels, which clamp each tensor to its (low, high). Tensors of the same dtype
-        have the same bounds.
+        """Return functions that launch kernels, which clamp each tensor to its (low, high).
+
+        Tensors of the same dtype have the same bounds.
         """
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
         return [functools.partial(change, part, list(map(_bits, bounds[part.tensor]))) for part in self._parts]
@@ -182,14 +184,14 @@ class Table:
 
 
 def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
-    """Return the norm over several tables, on the device of the first one, without waiting for a device."""
+    """Return the norm over several tables on the first table's device, without waiting for a device."""
     chunks = sum(table.chunks for table in tables)
     groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # one group: chunks from 0 to `chunks`
     return _rounded(tables, groups, p, per_tensor=False)
 
 
 def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm of each group of chunks. `groups`: as `kernels.round_sums` describes them."""
+    """Return the norm of each group of chunks. `kernels.round_sums` describes `groups`."""
     device, count, order = tables[0].device, len(groups) // 2, ORDERS[p]
     wide = any(table.is_wide for table in tables)
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -226,7 +228,7 @@ def _is_supported(device: torch.device) -> bool:
 
 @functools.cache
 def _has_slow_float64(device: torch.device) -> bool:
-    """Return whether a device computes float64 so slowly that sums of float32 numbers take less time."""
+    """Return whether a device sums float32 numbers faster than float64 numbers."""
     if device.type != "cuda":
         return False
     properties = torch.cuda.get_device_properties(device)
@@ -243,7 +245,8 @@ def _bits(number: float) -> int:
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
     """Yield a `Part` for each dtype that has chunks.
 
-    counts: The number of chunks of each tensor. order: The indices of the tensors, sorted by dtype.
+    counts: The number of chunks of each tensor.
+    order: The indices of the tensors, sorted by dtype.
     """
     end = 0
     for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):
@@ -254,8 +257,10 @@ def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) ->
 
 
 def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
-    """Return the int64 numbers of a table. `kernels.numbers.chunk_at` describes the first ones. After them come the
-    groups of chunks for `kernels.round_sums`: a group of all chunks, then one per tensor.
+    """Return the int64 numbers of a table.
+
+    `kernels.numbers.chunk_at` describes the first numbers. Then come the groups of chunks for `kernels.round_sums`: one
+    group of all chunks, and one group per tensor.
     """
     in_order = counts[order]
     ends = in_order.cumsum(0)
@@ -269,13 +274,13 @@ def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
 
 
 def _on_host(numbers: Sequence[int]) -> Tensor:
-    """Return integers as a tensor in the memory of the host, even if the user has set another default device."""
+    """Return integers as a tensor in host memory, even if the user has set another default device."""
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
 _captured: list[Tensor] = []
-"""The tables of CUDA graphs, in the host's memory. Each replay of a graph copies its table from there to the GPU."""
+"""The tables of CUDA graphs in host memory. Each replay of a graph copies its table to the GPU."""
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
@@ -285,7 +290,7 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def _sent(numbers: Tensor, device: torch.device) -> Tensor:
-    """Return integers on a device, without waiting for the copy."""
+    """Copy integers to a device, without waiting for the copy."""
     if device.type != "cuda":
         return numbers
     on_host = numbers.pin_memory()
@@ -295,9 +300,10 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return the table of tensors on one device. `results`: the tensors that launches write, by default `tensors`.
+    """Return the table of tensors on one device.
 
-    None: Triton does not support the device, there are too many chunks for the error bound, or a tensor has no memory.
+    Return None if Triton does not support the device, there are too many chunks for the error bound, or a tensor has no
+    memory. `results`: the tensors that launches write, by default `tensors`.
     """
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
@@ -311,7 +317,7 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
 
 
 def table_of_list(device_list: Any) -> Table | None:
-    """Return the table of a `DeviceList` of the compiled kernels. None: as `table_of`, but all tensors have memory."""
+    """Return the table of a `DeviceList` of the compiled kernels, or None as in `table_of`."""
     device, memory, codes = device_list.tensors[0].device, device_list.memory, device_list.codes
 
     def addresses() -> Addresses:
@@ -323,13 +329,13 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
-    """Return the kept table of a list, or make it and keep it.
+    """Return the kept table of a list, or make and keep a table.
 
-    Each CUDA stream has its own tables, because the copy to the GPU is sure to finish before later launches only on the
-    same stream. The table of a CUDA graph is not kept, because the graph may outlive any other table.
+    Each CUDA stream has its own tables: only on the same stream, the copy to the GPU is sure to finish before later
+    launches. The table of a CUDA graph is not kept, because the graph might outlive any other table.
 
-    key: The identity of the list. addresses: Returns the list.
-    None: Triton does not support the device, or there are too many chunks for the error bound.
+    key: The identity of the list.
+    addresses: A function that returns the list.
     """
     if not _is_supported(device):
         return None

@@ -1,13 +1,13 @@
-"""The Triton kernels: norms of order 1, 2 and inf, correctly rounded, products, and clamped values.
+"""The Triton kernels for correctly rounded norms of order 1, 2 and inf, for products, and for clamped values.
 
-A program (one instance of a kernel) reads a chunk: some elements of one tensor, at an address from a table. So the
+A program is one instance of a kernel. It reads a chunk: some elements of one tensor, at an address from a table. So the
 number of launches does not depend on the number of tensors, and sums do not depend on the number of programs. No
-program waits for another: the next kernel reads what all programs have written.
+program waits for another program: the next kernel reads the results of all programs.
 
-Sums are computed in float64, or in two float64 numbers if the norm is float64 (`wide`), or in two float32 numbers on
-GPUs whose float64 is slow. Their relative error is bounded. A norm is in doubt if, within this bound, it could be
-rounded to different numbers. Then `add_exactly` and `decide` round the exact sum, an integer that is stored in parts of
-24 bits, the windows.
+Sums are computed in float64. They are two float64 numbers if the norm is float64 (`wide`), and two float32 numbers on
+GPUs with slow float64. The relative error of a sum is bounded. A norm is in doubt if, within this bound, it could be
+rounded to different numbers. Then `add_exactly` and `decide` round the exact sum. The exact sum is an integer in parts
+of 24 bits, the windows.
 """
 
 from .changes import change

@@ -1,4 +1,4 @@
-"""The kernel that writes products, or clamped values."""
+"""The kernel that multiplies or clamps gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .numbers import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round float32 to bfloat16, ties to even, by integer operations: Triton's interpreter would truncate."""
+    """Round float32 to bfloat16, ties to even, by integer operations. Triton's interpreter would truncate."""
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)
@@ -18,7 +18,7 @@ def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _converted(numbers: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Convert numbers to the dtype of the computation: float64 if the gradients are float64, else float32."""
+    """Convert numbers to float64 if the gradients are float64, otherwise to float32."""
     return numbers.to(tl.float64 if dtype == tl.float64 else tl.float32)
 
 
@@ -27,7 +27,7 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return products, each rounded once, or clamped values. Values within the bounds, and NaN, keep their bits."""
+    """Return products that are rounded once, or clamped values. Values within the bounds and NaN keep their bits."""
     wide = _converted(values, dtype)
     if clamps:
         numbers = tl.where(wide < low, low, tl.where(wide > high, high, wide))
@@ -63,9 +63,9 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply each chunk by its coefficient, or clamp it. In place, a chunk whose coefficient is 1 is skipped.
+    """Multiply each chunk by its coefficient, or clamp the chunk. In place, chunks with the coefficient 1 are skipped.
 
-    `low`, `high`: the bits of the float64 bounds. They are not passed as numbers, because -0 may lose its sign.
+    `low`, `high`: the bits of the float64 bounds. If the bounds were passed as numbers, -0 could lose its sign.
     """
     low = _converted(low.to(tl.int64).to(tl.float64, bitcast=True), dtype)
     high = _converted(high.to(tl.int64).to(tl.float64, bitcast=True), dtype)

@@ -1,7 +1,7 @@
-"""The kernels of exact sums: integers in windows of 24 bits, and norms rounded by them.
+"""The kernels of exact sums. A sum is an integer in windows of 24 bits, by which a norm is rounded.
 
 A number is an integer, its significand, times a power of two. Exponents are counted from half of the smallest number of
-the norm's dtype. So the windows have every bit of each |g|**p, and of the middle between any two neighbouring norms.
+the norm's dtype. So the windows have every bit of each |g|**p, and of the midpoint between any two neighbouring norms.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import triton.language as tl
 from .numbers import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The number of int64 numbers in the state of a norm. They are: whether the norm is in doubt, the bits of the largest
-magnitude, LAST minus the exponent of the smallest magnitude, and 177 windows. The windows reach beyond the sum of
-2**36 squares of the largest float64 number.
+"""The number of int64 numbers in the state of a norm:
+
+- whether the norm is in doubt
+- the bits of the largest magnitude
+- LAST minus the exponent of the smallest magnitude
+- 177 windows, which reach beyond the sum of 2**36 squares of the largest float64 number
 """
 
 LAST: Any = tl.constexpr(4096)
@@ -26,7 +29,7 @@ NAN_BITS: Any = tl.constexpr(0x7FF8000000000000)
 
 @triton.jit
 def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return (significands, exponents) of the magnitudes with these bits. The smallest exponent is 1."""
+    """Return the significands and exponents of magnitudes with these bits. The smallest exponent is 1."""
     fraction_bits: tl.constexpr = 52 if wide else 23
     bits = bits.to(tl.int64)
     exponents = bits >> fraction_bits
@@ -37,15 +40,17 @@ def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return the index of the window after the last one in which |number|**p can have bits. `exponent`: the exponent of
-    the number. `more_bits`: the number of bits by which a sum can be longer than |number|**p.
+    """Return the index after the last window in which |number|**p can have bits.
+
+    `exponent`: the exponent of the number. `more_bits`: the number of bits by which a sum can be longer than
+    |number|**p.
     """
     return (order * (exponent + (53 if wide else 24)) + more_bits + 23) // 24
 
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Return the 24 bits that integers of at most 56 bits have in a window after they are shifted left by `places`."""
+    """Return the 24 bits that integers of at most 56 bits have in a window after a shift to the left by `places`."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -54,8 +59,10 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 
 @triton.jit
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return what |number|**p contributes to a window. The result may have more than 24 bits: a square is added up from
-    three products, and carries are not propagated.
+    """Return the contribution of |number|**p to a window.
+
+    The result can have more than 24 bits, because a square is the sum of three products, and carries are not
+    propagated.
     """
     if order == 1:
         return _bits_in(window, significands, exponents)
@@ -71,7 +78,7 @@ def add_exactly(
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add |g|**p to the windows of norms in doubt, as integers, so that the order of additions does not matter."""
+    """Add |g|**p to the windows of norms in doubt, as integers. So the order of additions does not matter."""
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:
@@ -88,8 +95,9 @@ def _add_chunk(
     start: tl.tensor, length: tl.tensor, state: tl.tensor,
     order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add a chunk to the windows in which it has bits. The kernel reads the chunk once to find these windows, then once
-    for each window.
+    """Add a chunk to the windows in which it has bits.
+
+    The kernel reads the chunk once to find these windows, and once for each window.
     """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
@@ -116,8 +124,9 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return 1 if the exact norm is above the middle between the number with these bits and the next number, else 0. If
-    it is exactly in the middle, return 1 if these bits are odd.
+    """Return 1 if the exact norm is above the midpoint between the number with these bits and the next number, else 0.
+
+    At the midpoint, return 1 if these bits are odd.
     """
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
@@ -139,8 +148,8 @@ def decide(
 ) -> None:
     """Round each norm in doubt correctly, by the exact sum in its windows.
 
-    over_ranks: Whether the windows have the sum over all ranks. Then the third number of a wide state is the sum of the
-    numbers that `flag` stored.
+    over_ranks: Whether the windows have the sum over all ranks. In this case, the third number of a wide state is the
+    sum of the numbers that `flag` stored.
     """
     group = tl.program_id(0)
     state = states + group * STATE
@@ -165,7 +174,7 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Set the third number of a wide state: to 2**32 if this rank has NaN, else to 1 if it has inf, else to 0."""
+    """Set the third number of a wide state. It is 2**32 if this rank has NaN, else 1 if it has inf, else 0."""
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
     one = tl.full([], 1, tl.int64)
@@ -184,7 +193,6 @@ def _rounded_bits(
     """Return the bits of the correctly rounded norm of finite gradients.
 
     `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest magnitude.
-    `infinity`: the bits of inf.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
@@ -206,8 +214,9 @@ def _rounded_bits(
 
 @triton.jit
 def _root(leading: tl.tensor, top: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return an approximate norm. `leading`: the sum, in units of its topmost window that is not 0. `top`: the index of
-    this window.
+    """Return an approximate norm.
+
+    `leading`: the sum, in units of the topmost window that is not 0. `top`: the index of this window.
     """
     root = tl.sqrt(leading) if order == 2 else leading
     exponent = 24 * top // order - (1075 if wide else 150)

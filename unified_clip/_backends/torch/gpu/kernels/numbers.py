@@ -1,4 +1,4 @@
-"""Parts of all kernels: chunks of tensors, sums with their errors, and the bits of numbers."""
+"""Shared parts of the kernels: chunks of tensors, sums with their errors, and the bits of numbers."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import triton
 import triton.language as tl
 
 INF: Any = tl.constexpr(0)
-"""The value of `order` for p = inf, the norm that is the largest magnitude."""
+"""The value of `order` for p = inf. The norm is the largest magnitude."""
 
 RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
-"""The arguments that differ from call to call. Triton does not compile a kernel again if their values change."""
+"""The arguments that differ between calls. Triton does not compile a kernel again if their values change."""
 
 HIGH_BITS: Any = tl.constexpr(-(2**27))
 NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
-"""Masks for the upper 26 bits of a float64 significand, and the upper 12 bits of a float32 one."""
+"""Masks for the upper 26 bits of a float64 significand, and for the upper 12 bits of a float32 significand."""
 
 
 @triton.jit
 def chunk_at(
     table: tl.tensor, tensors: tl.tensor, chunk: tl.tensor, chunk_size: tl.constexpr, dtype: tl.constexpr
 ) -> tl.tensor:
-    """Return (index of a chunk's tensor, address of its first element, address of its first result, its length).
+    """Return (index of the chunk's tensor, address of its first element, address of its first result, its length).
 
-    `table`: the addresses of all tensors, the addresses of all results, and all lengths; then, for each chunk, the
-        index of its tensor and its number within the tensor. `tensors`: the number of tensors. `chunk`: the index of
-        the chunk.
+    `table`: the addresses of all tensors, the addresses of all results, and all lengths. Then, for each chunk, the
+    index of its tensor and its number within the tensor. `tensors`: the number of tensors. `chunk`: the index of the
+    chunk.
     """
     rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
@@ -37,25 +37,23 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return the number of elements that can be accessed in vectors of 16 bytes: a multiple of `width`, or 0 if an
-    address is not a multiple of 16.
+    """Return the number of elements that can be accessed in vectors of 16 bytes.
 
-    `addresses`: the addresses, combined by |.
+    The number is a multiple of `width`, or 0 if an address is not a multiple of 16. `addresses`: the addresses,
+    combined by |.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 
 
 @triton.jit
 def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Return a pointer to an address that is a multiple of 16, in a form that lets Triton infer this multiple."""
+    """Return a pointer to an address that is a multiple of 16. Its form lets Triton infer this multiple."""
     return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
 
 
 @triton.jit
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the bits of magnitudes as integers: of float64 numbers if `wide`, else of float32. The bits of NaN are the
-    largest integer.
-    """
+    """Return the bits of magnitudes as integers, of float64 if `wide`, else of float32. NaN has the largest bits."""
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:
@@ -65,7 +63,7 @@ def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    """Return (sum, its rounding error)."""
+    """Return the sum and its rounding error."""
     total = left + right
     added = total - left
     return total, (left - (total - added)) + (right - added)
@@ -73,8 +71,10 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def squared(numbers: tl.tensor) -> tl.tensor:
-    """Return (squares, their rounding errors). The errors of float64 squares are off by at most 2**-104 of the square,
-    those of float32 squares by at most 2**-148.
+    """Return the squares and their rounding errors.
+
+    The errors of float64 squares are off by at most 2**-104 of the square. The errors of float32 squares are off by at
+    most 2**-148.
     """
     square = numbers * numbers
     if numbers.dtype == tl.float64:
@@ -87,7 +87,7 @@ def squared(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add two sums. Each is a pair (high, low) that stands for high + low. Return the pair of the total."""
+    """Add two sums. Each sum is a pair (high, low) with the value high + low."""
     total = high + other_high
     added = total - high  # as in `two_sum`, without a call, which is slow in the interpreter
     error = (high - (total - added)) + (other_high - added)
@@ -96,7 +96,7 @@ def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low:
 
 @triton.jit
 def add_rounded_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add as `add_pairs`, and round the result so that `high` is the nearest number to the sum."""
+    """Add like `add_pairs`, and round the result so that `high` is the nearest number to the sum."""
     high, low = add_pairs(high, low, other_high, other_low)
     total = high + low
     return total, low - (total - high)

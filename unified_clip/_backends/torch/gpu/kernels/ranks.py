@@ -1,4 +1,4 @@
-"""The kernels of norms over several ranks: sums as integers that ranks add up, and norms from the added integers.
+"""The kernels of norms over several ranks. Ranks add up integers, which give the norm.
 
 The integers are the words of `Accumulator.to_words`, followed by the words that `consensus` compares. If gradients have
 32 bits or fewer, the sum of their powers has bits only in the words FIRST_LIMB to END_LIMB - 1. For a float64 norm
@@ -21,7 +21,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""The sum of this constant and the exponent field of a float64 is the index of its last bit among the words' bits."""
+"""This constant plus the exponent field of a float64 is the index of the float64's last bit among the words' bits."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -31,7 +31,7 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""If its sum is NaN or above LARGEST, a rank adds this number to one limb, which adds 2**1010 to the words."""
+"""If a rank's sum is NaN or above LARGEST, the rank adds this number to one limb. This adds 2**1010 to the words."""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))
@@ -46,9 +46,12 @@ def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.co
     """Add the sums of all chunks to the words of this rank.
 
     A total that is NaN, infinite or too large for the words is counted in other words instead.
-    sums: Two numbers for each chunk, from the kernel `add`. chunks: The number of chunks.
+
+    sums: Two numbers for each chunk, from the kernel `add`.
+    chunks: The number of chunks.
     words: The words of this rank.
-    width: The number of chunks that are added at once. wide: Whether the norm is float64.
+    width: The number of chunks that are added at once.
+    wide: Whether the norm is float64.
     """
     lanes = tl.arange(0, width)
     high, low = tl.zeros([width], tl.float64), tl.zeros([width], tl.float64)
@@ -95,7 +98,7 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Raise the third number of a state to the largest magnitude of all chunks, stored as the bits of a float64."""
+    """Raise the third number of a state to the largest magnitude of all chunks, as the bits of a float64."""
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     for at in range(0, chunks, width):
@@ -117,11 +120,12 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm that the added words of all ranks give, and its state for `add_exactly`, with empty windows.
+    """Store the norm from the added words of all ranks. Also store its state for `add_exactly`, with empty windows.
 
     The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
-    `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the
-        constant that each rank sends. `pieces`: the number of pieces in a digest.
+
+    `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the constant that each
+    rank sends. `pieces`: the number of pieces in a digest.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0
@@ -182,9 +186,9 @@ def _is_agreed(
     words: tl.tensor, ranks: tl.tensor,
     flags: tl.constexpr, tags: tl.constexpr, tag: tl.constexpr, pieces: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return whether all ranks send the tag and equal digests, and none rejects the call.
+    """Return whether all ranks send the tag and equal digests, and no rank rejects the call.
 
-    Numbers are equal if and only if count * (sum of squares) == (sum)**2. Products may lose their upper bits. So on
+    Numbers are equal if and only if count * (sum of squares) == (sum)**2. Products can lose their upper bits. So on
     more than 2**16 ranks, unequal numbers could seem equal, with a probability of 2**-64.
     """
     is_agreed = (tl.load(words + tags) == tag * ranks) & (tl.load(words + tags + 1) == 0)

@@ -1,4 +1,4 @@
-"""The kernels of sums: a sum for each chunk, and norms from these sums, with a bound of their error."""
+"""The kernels of sums: one sum for each chunk, and norms from these sums with a bound on their error."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .numbers import (
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
 LARGEST: Any = tl.constexpr(2.0**1000)
-"""The error bound of a sum of float64 squares holds if the sum is between LEAST and LARGEST: it has neither overflowed
-nor lost bits to subnormal numbers.
+"""The error bound holds for sums of float64 squares between LEAST and LARGEST. These sums have neither overflowed nor
+lost bits to subnormal numbers.
 """
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
-"""Like LEAST and LARGEST, but for float32 squares: each of at most 2**36 squares loses at most 2**-148."""
+"""Like LEAST and LARGEST, but for float32 squares. Each of at most 2**36 squares loses at most 2**-148."""
 
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
-    """Return (sums, their errors), all 0. For INF, the sums are integers: the bits of the largest magnitude.
+    """Return sums and their errors, all 0. For INF, a sum is an integer: the bits of the largest magnitude.
 
     `number`: the dtype of sums.
     """
@@ -49,7 +49,7 @@ def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number:
 
 @triton.jit
 def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return (high, low) after |values|**p is added. For INF, `high` is the bits of the largest magnitude."""
+    """Return (high, low) after the addition of |values|**p. For INF, `high` has the bits of the largest magnitude."""
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
     elif wide or high.dtype == tl.float32:
@@ -118,11 +118,10 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks. Unless p is inf, also store whether the norm is in doubt, and if so,
-    empty windows.
+    """Store the norm of each group of chunks. Unless p is inf, also store whether the norm is in doubt.
 
-    `groups`: for each group, its first chunk and the chunk after its last. `error`: a bound of the norm's relative
-        error.
+    A norm in doubt gets empty windows. `groups`: for each group, the first chunk and the chunk after the last chunk.
+    `error`: a bound on the norm's relative error.
     """
     group = tl.program_id(0)
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
@@ -158,7 +157,7 @@ def round_sums(
 
 @triton.jit
 def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return (norm rounded to float32, whether it is in doubt)."""
+    """Return the norm rounded to float32, and whether the norm is in doubt."""
     n = tl.sqrt(total) if order == 2 else total
     low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
     return low.to(tl.float64), (low != high) & (n < INFINITY)  # NaN is not in doubt
@@ -166,7 +165,9 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 @triton.jit
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return (norm rounded to float64, whether it is in doubt or the error bound does not hold)."""
+    """Return the norm rounded to float64, and whether it is in doubt. It is in doubt if the error bound does not
+    hold.
+    """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
     if order == 2:
