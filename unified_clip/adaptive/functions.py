@@ -1,4 +1,4 @@
-"""Functions that clip by an adaptive rule, with the state as an argument and a result, for compiled graphs too."""
+"""Clip by an adaptive rule. The functions take the state as an argument, and return the new state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
 
     Args:
         adaptive: The rule.
-        like: A tensor, or any container of tensors, such as the gradients: the state gets their framework and device.
-            For `AdaGC`, pass the gradients or parameters of a call: the state has a number for each entry.
-        data: The state to continue from, as `read_state` returned it. Default: the initial state.
+        like: A tensor, or any container of tensors, such as the gradients. The state gets the framework and the device
+            of these tensors. For `AdaGC`, pass the gradients or the parameters of a call, because the state has a
+            number for each entry.
+        data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
         A vector of float64. On JAX, a matrix of int32, because JAX has no float64 without x64.
@@ -62,8 +63,8 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         state: The state, from `initial_state` or the last call.
 
     Raises:
-        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, where it has no values. Or `state` is not a
-            tensor like the one that `initial_state` returns, or `adaptive` is not a rule with a state.
+        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, where a state has no values. Or `state` is
+            not a tensor like the one that `initial_state` returns, or `adaptive` is not a rule with a state.
         ValueError: `state` belongs to another rule.
 
     Example:
@@ -88,11 +89,11 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
     """Clip all gradients in place, as `unified_clip.clip_grad_norm_` does, by a threshold that a rule computes.
 
     Args:
-        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients:
-            on TensorFlow and JAX a list or a dict, in which the clipped tensors replace the gradients.
+        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients.
+            On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients.
         adaptive: The rule, such as `ZClip()`.
         state: The state, from `initial_state` or the last call.
-        max_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
+        max_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
 
     Returns:
         (the total norm before clipping, the new state).
@@ -121,13 +122,13 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 def clip_by_global_norm(
     t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return gradients clipped as by `unified_clip.clip_by_global_norm`, with a threshold that a rule computes.
+    """Return clipped gradients, as `unified_clip.clip_by_global_norm` does, by a threshold that a rule computes.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         adaptive: The rule, such as `ZClip()`.
         state: The state, from `initial_state` or the last call.
-        clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
+        clip_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
@@ -182,7 +183,7 @@ def _clip(
     limit: Any,
     convention: ClipConvention,
 ) -> tuple[Tensor, Tensor]:
-    """Clip gradients by an adaptive rule. Return (the total norm, the packed state after it)."""
+    """Return (the total norm, the new packed state)."""
     current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
     threshold = states.RuleThreshold(adaptive, current, limit)
     inputs = [] if has_values else [tensor for tensor in (state, limit) if not isinstance(tensor, float)]

@@ -1,7 +1,7 @@
-"""Numbers of any framework with one arithmetic, so that a rule is written once.
+"""Numbers with the same arithmetic on every framework, so that a rule is written once.
 
-On the host path a rule gets Python's floats. Elsewhere, the rule gets a `Number`: a float64 of the framework, which may
-be traced. Each operation of a `Number` is rounded once, even where a compiler would merge two operations.
+On the host path, a rule gets Python floats. Elsewhere, a rule gets a `Number`, which is a float64 of the framework and
+can be traced. Each operation of a `Number` is rounded once. Compilers cannot merge two operations.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .._core.path import Scalars
 from .._core.types import Scalar
 
 Real = Any
-"""A float, a `Number`, or on the host path a NumPy array that is a vector."""
+"""A float, a `Number`, or a NumPy array as a vector on the host path."""
 
 Condition = Any
 """The result of a comparison: a bool, or a tensor of bools. Combine conditions by `&` and `|`."""
 
 
 class Number:
-    """A float64, or a vector of float64, of a framework. It has the arithmetic and the comparisons of floats."""
+    """A float64 or a vector of float64 of a framework, with the operators of floats."""
 
     __slots__ = ("value", "xp")
 
@@ -87,7 +87,7 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
     Args:
         condition: A comparison of numbers.
         yes: The number if the condition is true.
-        no: The number if it is false.
+        no: The number if the condition is false.
 
     Example:
         >>> from unified_clip import adaptive
@@ -107,12 +107,12 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 
 def is_less(left: Real, margin: float, right: Real) -> bool:
-    """Return whether `left + margin < right` for all numbers of NumPy arrays. Return False for anything else."""
+    """Return whether `left + margin < right` everywhere in NumPy arrays. Return False for other types."""
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 
 def simplified(conditions: Condition) -> Condition:
-    """Return True for a NumPy array of conditions that are all true. Return other conditions as they are."""
+    """Replace a NumPy array of conditions that are all true by True."""
     return True if isinstance(conditions, np.ndarray) and HOST.is_true(conditions) else conditions
 
 
@@ -176,7 +176,7 @@ def floor(number: Real) -> Real:
 class Window:
     """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
 
-    The vector is filled from index 0 on. If it is full, the next norm replaces the oldest one.
+    The vector is filled from index 0 on. If the vector is full, the next norm replaces the oldest norm.
     """
 
     __slots__ = ("ordered", "vector")
@@ -192,9 +192,8 @@ class Window:
 
 
 def put(vector: Real, index: Real, value: Real, count: Real) -> Real:
-    """Return a copy of a vector with a number at an index. Only the first `count` numbers of the vector are in use.
-
-    On the host path, the copy is a `Window`.
+    """Return a copy of a vector with a new number at an index. Only the first `count` numbers of the vector are
+    used.
     """
     if not isinstance(vector, Number):
         vector = _window(vector, count)
@@ -219,16 +218,15 @@ def take(vector: Real, index: Real) -> Real:
 
 
 def insert(ordered: Real, value: Real) -> Real:
-    """Return a copy of an ascending vector of the host path, with one more number at its place in the order."""
+    """Insert a number into a copy of an ascending vector. This function is for the host path only."""
     longer = array("d", ordered)
     insort(longer, value)
     return longer
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Return a vector that begins with the first `count` numbers of `vector`, in ascending order.
-
-    The numbers after them are arbitrary. length: The length of `vector`.
+    """Return a vector that begins with the first `count` numbers in ascending order. The rest of the vector is
+    arbitrary.
     """
     if not isinstance(vector, Number):
         return _window(vector, count).ordered

@@ -19,21 +19,21 @@ Data = dict[str, Any]
 class Rule(Protocol):
     """A rule that computes a threshold for the total norm from earlier norms. Your own rule needs these two methods.
 
-    Both methods are pure: they change nothing, and depend on their arguments only. Compute with `+`, `-`, `*`, `/`,
-    comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`. Do not use `if`: in a compiled
-    graph, a number has no value yet. Such a rule gives the same bits on every framework.
+    Both methods are pure: they change nothing, and depend only on their arguments. Compute with `+`, `-`, `*`, `/`,
+    comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`. Do not use `if`, because a
+    number has no value yet in a compiled graph. A rule of this kind gives the same bits on every framework.
     """
 
     def init(self) -> Data:
         """Return the state before the first norm: numbers by name."""
 
     def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
-        """Return (the threshold for this norm, the state after it). It raises no error.
+        """Return (the threshold for this norm, the new state). It raises no error.
 
         Args:
             state: Numbers with the names that `init` returned.
             norm: The total norm, which is finite.
-            step: The number of norms before this one, from 0. A norm that is not finite is not counted.
+            step: The number of norms before this norm, from 0. A norm that is not finite is not counted.
         """
 
 
@@ -79,8 +79,8 @@ class ZClip:
     Args:
         alpha: The weight of the old mean and variance, from 0 to 1.
         z_thresh: The largest z-score that is not clipped. Above 0.
-        warmup_steps: The number of norms at the start from which the first mean and variance are computed. They are not
-            clipped. 1 or more.
+        warmup_steps: The number of norms at the start from which the first mean and variance are computed. These norms
+            are not clipped. 1 or more.
         mode: "zscore", or "percentile" (clip to `mean + z_thresh * standard deviation`).
         clip_option: Only for the mode "zscore". "adaptive_scaling" clips larger spikes more: to
             `mean + z_thresh**2 * standard deviation / z`. "mean" clips to the mean.
@@ -131,7 +131,7 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: The number of last norms to use. None: all norms of the run. The state then grows, which only
+        window: The number of last norms to use. None means all norms of the run. Then the state grows, which only
             `ClipConfig` supports, on CPUs and outside of compiled graphs.
         include_current: Whether the percentile includes the current norm, as in the authors' code. If not, the first
             step is not clipped.
@@ -172,10 +172,10 @@ class AdaGC:
     Args:
         ratio: The threshold, relative to the average. 1 or more.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of steps in the warm-up, which limits the total norm instead. 1 or more.
+        warmup_steps: The number of steps in the warm-up, in which the total norm is limited instead. 1 or more.
         warmup_threshold: The threshold for the total norm in the warm-up. Above 0.
-        warmup_norms: The norms whose minimum in the warm-up is the first average: "clipped", as in the paper, or
-            "unclipped", as in the authors' code.
+        warmup_norms: The first average is the smallest norm of the warm-up, either after the clip ("clipped", as in the
+            paper) or before the clip ("unclipped", as in the authors' code).
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -200,7 +200,7 @@ class AdaGC:
         _check_choice(self, warmup_norms=("clipped", "unclipped"))
 
     def init(self) -> Data:
-        """Return the state before the first step. Its list has a number for each tensor of a call."""
+        """Return the state before the first step. The list gets a number for each tensor of a call."""
         return {"norms": []}
 
 
@@ -212,9 +212,9 @@ class AGC:
         clip_factor: The threshold, relative to the parameter's norm. 0 or more.
         convention: The library whose units and defaults apply. "timm": a unit for each index of the first axis.
             "optax": a unit for each index of the last axis or axes. "composer": timm's units, without eps.
-        eps: The least norm of a unit of the parameter: a smaller norm counts as `eps`. None: 1e-3, and 0 for Composer.
-        smallest_norm: The least norm of a unit of the gradient, in the quotient threshold / norm: a smaller norm counts
-            as `smallest_norm`. None: 1e-6, and 0 for Composer.
+        eps: A smaller norm of a unit of the parameter counts as `eps`. None means 1e-3, and 0 for Composer.
+        smallest_norm: In the quotient threshold / norm, a smaller norm of a unit of the gradient counts as
+            `smallest_norm`. None means 1e-6, and 0 for Composer.
 
     Raises:
         TypeError: A setting is not a number.
@@ -239,7 +239,7 @@ class AGC:
         _check_choice(self, convention=("timm", "optax", "composer"))
 
     def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
-        """Return the axes over which the norm of each unit is computed. None: the whole tensor is one unit.
+        """Return the axes over which the norm of each unit is computed. Return None if the whole tensor is one unit.
 
         Args:
             shape: The shape of a parameter.
@@ -279,11 +279,10 @@ RULES: dict[str, type[EmaRatio | ZClip | Percentile | AdaGC | AGC]] = {
 """The rules by their names in configurations."""
 
 PER_TENSOR = ("adagc", "agc")
-"""The rules with a threshold for each tensor or unit. Other rules have one threshold, for the total norm."""
+"""The rules with a threshold for each tensor or unit."""
 
 
 def _check(rule: Any, **ranges: tuple[float, float]) -> None:
-    """Raise TypeError or ValueError if a field is not a number, or not in its range."""
     kinds = {field.name: str(field.type) for field in fields(rule)}
     for name, (low, high) in ranges.items():
         value = getattr(rule, name)

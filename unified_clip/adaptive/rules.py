@@ -1,10 +1,10 @@
-"""The rules that compute a threshold from the norms of earlier steps. Each is one pure function.
+"""Rules that compute a threshold from the norms of earlier steps. Each rule is a pure function.
 
-A rule's function gets its state, the norm, and the number of norms that the state has seen, and returns
-(threshold, state). A threshold of inf changes nothing. `state.py` calls the function only for finite norms.
+The arguments of a rule are its state, the norm, and the number of earlier norms. The result is (threshold, state). A
+threshold of inf changes nothing. Norms that are not finite never reach a rule.
 
-Compare a difference with 0, not a number with a setting: `torch.compile` cannot compare a `Number` with a setting that
-differs between two rules in one graph.
+Compare a difference with 0 instead of comparing a number with a setting. `torch.compile` cannot compare a `Number` with
+a setting that differs between two rules in one graph.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ State = dict[str, Real]
 def ema_ratio(
     state: State, norm: Real, step: Real, *, ratio: float, alpha: float, warmup_steps: int
 ) -> tuple[Real, State]:
-    """Return `ratio` times the average of the norms after the clip, and the new state.
+    """Return (`ratio` times the average of the clipped norms, the new state).
 
-    The average is the mean of all norms during the first `warmup_steps` norms, which are not clipped. After them it is
-    an exponential moving average with the weight `1 - alpha` for the newest clipped norm.
+    The first `warmup_steps` norms are not clipped, and the average is their mean. Later, the average is an exponential
+    moving average, with the weight `1 - alpha` for the newest clipped norm.
     """
     mean = state["mean"]
     is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
@@ -47,10 +47,11 @@ def zclip(
     skip_update_on_spike: bool,
     eps: float,
 ) -> tuple[Real, State]:
-    """Return the threshold for a norm that is far above the average, or inf for any other norm, and the new state.
+    """Return (the threshold, the new state). The threshold is inf if the norm is not far above the average.
 
-    The state has a mean and a variance. During the first `warmup_steps` norms, which are not clipped, these are the
-    mean and the variance of all norms. Afterwards, they are exponential moving averages over the norms after the clip.
+    The first `warmup_steps` norms are not clipped, and the state has their mean and variance. Later, the state has
+    exponential moving averages over the clipped norms.
+
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """
     mean, var = state["mean"], state["var"]
@@ -95,15 +96,14 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (the vector of the tensors' thresholds, the new state).
 
-    During the warm-up, return the number inf instead of a vector. On the host path, also return inf if no tensor is
-    clipped. The state has a vector with a number for each tensor. This number is 0 before the tensor's first norm above
-    0, the smallest norm during the first `warmup_steps` steps, and then an exponential moving average of the clipped
-    norms.
+    In the warm-up, return the number inf instead of a vector. On the host path, also return inf if no tensor is
+    clipped. The state has a number for each tensor: the smallest norm in the warm-up, and later an exponential moving
+    average of the clipped norms. The number is 0 before the tensor's first norm above 0.
 
-    norms: The vector of the tensors' norms. scale: The coefficient by which a step of the warm-up is scaled.
+    scale: The coefficient of a step in the warm-up.
 
-    Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025,
-    arXiv 2502.11034.
+    Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025, arXiv
+    2502.11034.
     """
     mean = state["norms"]
     is_warm = step - warmup_steps >= 0.0
@@ -133,11 +133,10 @@ def percentile(
     include_current: bool,
     warmup_steps: int,
 ) -> tuple[Real, State]:
-    """Return a percentile of the norms so far, or of the last `window` norms, and the new state.
+    """Return (a percentile of the last `window` norms or of all norms, the new state).
 
-    The first `warmup_steps` norms are not clipped. Without `include_current`, the first norm is never clipped. Between
-    two norms, the percentile is interpolated linearly, as by `numpy.percentile`. The state has the norms: in the order
-    of the steps with a window, and sorted without a window.
+    Between two norms, the percentile is interpolated linearly, as by `numpy.percentile`. With a window, the state has
+    the norms in the order of the steps. Without a window, the norms are sorted.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

@@ -1,4 +1,6 @@
-"""The state of a rule: as plain data for files, as numbers for the rule, and packed for devices and graphs."""
+"""Convert the state of a rule between data for files, numbers for the rule, and a packed tensor for devices and
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from .number import Number, Real, where
 from .protocol import RULES, AdaGC, Data, Percentile, Rule
 
 STEPS = "steps"
-"""The name of the number of norms that the state has seen."""
+"""The key for the number of norms so far."""
 
 LARGEST_NORM = 1e150
-"""Larger norms count as infinite: the square of a norm has to be finite."""
+"""Larger norms count as infinite, because the square of a norm has to be finite."""
 
 assert sys.float_info.max > LARGEST_NORM * LARGEST_NORM
 
@@ -30,11 +32,11 @@ REMEDY = (
     "from the methods init and threshold."
 )
 State = dict[str, Real] | Tensor
-"""On the host path the numbers by name, elsewhere a packed tensor."""
+"""Numbers by name on the host path, and a packed tensor elsewhere."""
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if a rule is of none of `kinds`, in which `Rule` means every rule of the total norm."""
+    """Raise TypeError if a rule has none of these classes. `Rule` stands for every rule of the total norm."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -44,25 +46,22 @@ def check_rule(rule: Any, *kinds: type) -> None:
 
 
 def _initial_data(rule: Rule | AdaGC) -> Data:
-    """Return the initial state of a rule as plain data. A packed state has its numbers in the order of these names."""
+    """Return the initial state of a rule as plain data. A packed state has the numbers in the same order."""
     return {STEPS: 0.0, **rule.init()}
 
 
 def initial(rule: Rule | AdaGC) -> dict[str, Real]:
-    """Return the state of a rule before its first norm."""
     return from_data(rule, _initial_data(rule))
 
 
 def to_data(state: Mapping[str, Real]) -> Data:
-    """Return a state as data for a file: numbers, and lists of numbers."""
+    """Return a state as numbers and lists of numbers, for a file."""
     return {name: value if isinstance(value, float) else value.tolist() for name, value in state.items()}
 
 
 def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
-    """Return the state in data that `to_data` returned.
-
-    Raises:
-        ValueError: The data is not a state of this rule with these settings.
+    """Convert the result of `to_data` back to a state. Raise ValueError if the data belongs to another rule or other
+    settings.
     """
     expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):
@@ -95,18 +94,16 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
 
 
 def _kind(data: Any) -> str:
-    """Return the type of data in words, such as "a list"."""
     name = "None" if data is None else type(data).__name__
     return name if data is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _is_number(value: Any, low: float) -> bool:
-    """Return whether a value is a finite float of at least `low`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= sys.float_info.max
 
 
 class RuleThreshold(AdaptiveThreshold):
-    """The threshold that a rule computes for the next norm. `limit`: the largest threshold."""
+    """The threshold that a rule computes for the next norm. The threshold is at most `limit`."""
 
     __slots__ = ("rule", "state")
 
@@ -117,16 +114,15 @@ class RuleThreshold(AdaptiveThreshold):
         return advance(self.rule, self.state, xp, norm)
 
     def describe(self) -> str:
-        """Return the rule and its state on the host. A state on a device is left out."""
         state = to_data(self.state) if isinstance(self.state, dict) else "on the device"
         return f"adaptive {self.rule} with the state {state}"
 
 
 def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
-    """Return (the threshold for a norm, the state after it).
+    """Return (the threshold for this norm, the new state).
 
-    A norm that is NaN or infinite has the threshold 0, and leaves the state unchanged. `coefficient` of `_core/rule.py`
-    then returns the same as for a fixed threshold.
+    A norm that is NaN or infinite gets the threshold 0, and the state stays unchanged. The coefficient is then the same
+    as for a fixed threshold.
     """
     if xp is HOST:
         assert isinstance(state, dict)
@@ -169,7 +165,6 @@ def _checked(rule: Rule, threshold: Any) -> float:
 
 
 def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
-    """Return the numbers of a state as one tensor on the device of `xp`."""
     check_fixed_size(rule)
     return xp.pack([xp.vector(flatten(rule, state).tolist())])
 
@@ -185,7 +180,6 @@ def check_fixed_size(rule: Rule | AdaGC) -> None:
 
 
 def flatten(rule: Rule | AdaGC, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
-    """Return the numbers of a state as one array of float64."""
     return np.concatenate([np.ravel(np.asarray(state[name], np.float64)) for name in _initial_data(rule)])
 
 
@@ -196,7 +190,7 @@ def unpack(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]
 
 
 def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
-    """Return the length of each vector in a packed state, and None for a number, by name."""
+    """Return the length of each vector in a packed state, and None for each number."""
     values = _initial_data(rule)
     known = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
     return {
@@ -206,13 +200,9 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
 
 
 def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
-    """Return the backend of a packed state.
+    """Check a rule and its packed state, and return the backend of the state.
 
     kinds: The allowed classes of rules. `Rule` stands for every rule of the total norm.
-
-    Raises:
-        TypeError: The rule is of none of the kinds, or `packed` is not a packed state.
-        ValueError: The state has the wrong length for the rule.
     """
     check_rule(rule, *kinds)
     backend = backend_of(packed)
@@ -229,17 +219,17 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
 
 
 PACKED = ((1, "float64"), (2, "int32"))
-"""The number of axes and the dtype of a packed state. JAX has words of 32 bits."""
+"""(number of axes, dtype) of packed states. JAX stores a float64 as two int32."""
 
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
-    """Return whether a packed state of this many numbers can be the state of a rule. None: the number is unknown."""
+    """Return whether a packed state with this length can belong to a rule. Return True if a length is unknown."""
     expected = _length(rule)
     return None in (length, expected) or length == expected
 
 
 def _length(rule: Rule | AdaGC) -> int | None:
-    """Return the number of numbers in a packed state of a rule. Return None if it grows, or depends on the call."""
+    """Return the length of a packed state. Return None if the state grows, or if the length depends on the call."""
     return None if [] in rule.init().values() else len(flatten(rule, initial(rule)))
 
 
@@ -249,12 +239,7 @@ def _check_length(rule: Rule | AdaGC, length: int | None, remedy: str) -> None:
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
-    """Return the state of a rule from the values of a packed tensor.
-
-    values: A NumPy array, or lists of numbers.
-
-    ValueError: the values are not a state of this rule with its settings.
-    """
+    """Return the state of a rule from the values of a packed tensor. The values are an array, or lists of numbers."""
     array = np.asarray(values)
     numbers = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     _check_length(rule, len(numbers), "Pass the rule of the state.")

@@ -1,4 +1,4 @@
-"""Functions that clip each tensor, or each unit of a tensor, by an adaptive threshold, also in compiled graphs."""
+"""Clip each tensor, or each unit of a tensor, by an adaptive threshold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
         parameters: The parameters, in a container like `t_list`. No derivative with respect to the parameters is
             recorded.
         adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
-        clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
+        clip_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
 
     Raises:
         TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
@@ -56,7 +56,7 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
     Args:
         parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, or a dict.
         adaptive: The settings, such as `AGC(clip_factor=0.02)`.
-        max_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
+        max_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
 
     Raises:
         TypeError: The framework keeps no gradients on parameters. A gradient is sparse. max_norm is not a number.
@@ -77,14 +77,14 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
 def clip_by_tensor_norm(
     t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return gradients, each clipped by a threshold that a rule computes from the earlier norms of that gradient.
+    """Clip each gradient by a threshold that a rule computes from the earlier norms of the gradient.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None, with the same number of entries in each
             step.
         adaptive: The rule, such as `AdaGC()`.
         state: The state, from `initial_state(adaptive, t_list)` or the last call.
-        clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
+        clip_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
@@ -115,12 +115,12 @@ def clip_tensor_norm_(
     """Clip gradients in place, as `clip_by_tensor_norm` does.
 
     Args:
-        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients:
-            on TensorFlow and JAX a list or a dict, in which the clipped tensors replace the gradients. Each step needs
-            the same number of entries.
+        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients.
+            On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients. Each step
+            needs the same number of entries.
         adaptive: The rule, such as `AdaGC()`.
         state: The state, from `initial_state(adaptive, parameters)` or the last call.
-        max_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
+        max_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
 
     Returns:
         (the total norm before clipping, the new state).
@@ -189,7 +189,7 @@ def _checked(backend: Backend, tree: containers.Tree, function: str) -> tuple[Gr
 def _advance(
     backend: Backend, gradients: GradientList, adaptive: AdaGC, state: Tensor, count: int, limit: Any
 ) -> tuple[Tensor, Tensor]:
-    """Clip gradients by AdaGC. Return (the total norm, the packed state after it)."""
+    """Return (the total norm, the new packed state)."""
     has_values = backend.has_values(state)
     current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
     norms = _clip(

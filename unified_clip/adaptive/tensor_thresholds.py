@@ -1,4 +1,4 @@
-"""Thresholds for each tensor, from an average of its own norms (AdaGC)."""
+"""The thresholds of AdaGC, which come from an average of each tensor's norms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .protocol import AdaGC
 
 
 def resize(state: states.State, count: int) -> states.State:
-    """Return a state with a number for each of `count` tensors. ValueError: the state is for more or fewer tensors."""
+    """Return a state with a number for each of `count` tensors."""
     known = len(state["norms"]) if isinstance(state, dict) else state.shape[0] - 1
     if isinstance(state, dict) and not known:
         return {**state, "norms": np.zeros(count)}
@@ -34,10 +34,8 @@ def resize(state: states.State, count: int) -> states.State:
 
 
 class TensorThresholds(OwnThresholds):
-    """The thresholds of a rule for a step.
-
-    state: The state before the step. count: The number of entries of the call. The state has a number for each entry.
-    limit: The largest threshold.
+    """The thresholds of AdaGC for one step. `count` is the number of entries of the call, with or without a
+    gradient.
     """
 
     __slots__ = ("adagc", "count", "limit", "state")
@@ -75,7 +73,7 @@ class TensorThresholds(OwnThresholds):
 
 
 Slots = list[int] | None
-"""The index of each gradient among the entries of the call. None: there is a gradient for each entry."""
+"""The index of each gradient among the entries of the call. None means that each entry has a gradient."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:
@@ -83,11 +81,7 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    """Return a host path that computes the norms of all gradients as one vector, or None.
-
-    It is None in these cases: the gradients were not collected in one pass or are not on the host, the state is on a
-    device, there are `inputs`, or a recording is open.
-    """
+    """Return a host path that computes the norms of all gradients as one vector, or None if this is not possible."""
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None
     path = gradients.per_tensor_path(group)
@@ -103,7 +97,7 @@ def _decided(
     norms: Sequence[Norm],
     slots: Slots,
 ) -> list[Norm]:
-    """Return each norm with its threshold, its coefficient and the state after the step."""
+    """Return each norm with its threshold, its coefficient and the new state."""
     xp = total.path.xp
     tensor_norms = [xp.asarray(norm.n) for norm in norms]
     coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, tensor_norms), slots)
@@ -124,10 +118,7 @@ def _coefficients(
     vector: Scalar,
     slots: Slots,
 ) -> tuple[Scalar, states.State]:
-    """Return (the vector of coefficients, the state after the step). A total norm that is not finite changes no state.
-
-    total: The total norm. vector: The tensors' norms.
-    """
+    """Return (the vector of coefficients, the new state). A total norm that is not finite does not change the state."""
     convention, largest_norm = clip_rule.convention, xp.asarray(states.LARGEST_NORM)
     is_finite = total <= largest_norm
     numbers = state if isinstance(state, dict) else states.unpack(adagc, xp, state)
@@ -164,7 +155,7 @@ def _scalar(number: Real) -> Scalar:
 
 
 def _repeated(vector: Real, scalar: Scalar) -> Scalar:
-    """Return a vector of the same length as `vector`, with `scalar` everywhere."""
+    """Return a vector with the length of `vector`, in which each number is `scalar`."""
     return _scalar(vector * 0.0) + scalar
 
 
@@ -180,7 +171,6 @@ def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
 
 
 def _at(xp: Scalars, vector: Real, slots: list[int]) -> Real:
-    """Return the numbers of a vector at the indices `slots`, as a vector."""
     if xp is HOST:
         return vector[slots]
     count = vector.value.shape[0]
@@ -191,7 +181,6 @@ def _at(xp: Scalars, vector: Real, slots: list[int]) -> Real:
 
 
 def _put(xp: Scalars, vector: Real, slots: list[int], values: Real) -> Real:
-    """Return a copy of a vector with `values` at the indices `slots`."""
     if xp is HOST:
         changed = vector.copy()
         changed[slots] = values

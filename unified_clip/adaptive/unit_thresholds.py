@@ -1,4 +1,4 @@
-"""Thresholds for units of a gradient, from the norms of the parameter's units (AGC)."""
+"""The thresholds of AGC, which come from the norms of the parameter's units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = (
 
 
 class UnitThresholds(OwnThresholds):
-    """The thresholds of an AGC rule, one for each unit of a gradient. `limit`: the largest threshold."""
+    """The thresholds of AGC, one for each unit of a gradient. A threshold is at most `limit`."""
 
     __slots__ = ("agc", "limit")
 
@@ -44,7 +44,6 @@ class UnitThresholds(OwnThresholds):
 def _norm(
     agc: AGC, gradients: GradientList, index: int, clip_rule: ClipRule, limit: Any, inputs: Sequence[Tensor]
 ) -> Norm:
-    """Return the norms of the units of a gradient, with their thresholds and coefficients."""
     group, parameter = range(index, index + 1), _parameter(gradients, index)
     units = clip_rule._replace(axes=_axes(agc, gradients, index), kind="norm")
     path = gradients.path(group, [*inputs, parameter])
@@ -60,7 +59,7 @@ def _norm(
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
     """Return (the norm by which the threshold is divided, the threshold) for each unit of a gradient.
 
-    n: The norms of the gradient's units. weight: The norms of the parameter's units.
+    weight: The norms of the parameter's units.
     """
     eps, smallest = (xp.asarray(number) for number in agc.floors)
     threshold = xp.where(weight < eps, eps, weight) * xp.asarray(agc.clip_factor)
@@ -82,7 +81,6 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
 
 
 def _parameter(gradients: GradientList, index: int) -> Tensor:
-    """Return the parameter of a gradient. TypeError or ValueError: the parameter is missing, or has another shape."""
     leaf, backend = gradients.leaves[index], gradients.backend
     if not has_parameter(gradients, leaf):
         raise TypeError(f"the adaptive rule agc needs the parameters, but {leaf.place} has none. {REMEDY}")
