@@ -240,7 +240,6 @@ def touched(call: Observation) -> Cause | None:
 
 
 def norm_after(call: Observation) -> Cause | None:
-    """Return a cause if the returned norm is the norm of the clipped gradients."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NORM_TOLERANCE) or not call.after:
         return None
@@ -259,7 +258,6 @@ def norm_after(call: Observation) -> Cause | None:
 
 
 def by_value(call: Observation) -> Cause | None:
-    """Return a cause if a clip by norm clipped each element to the threshold."""
     is_shown = False
     for number, before, _, result in call.sides():
         clipped = np.clip(before.values(), -call.threshold, call.threshold)

@@ -93,7 +93,6 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
 
 
 def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
-    """Return the cause that every threshold is multiplied by a factor, or that the unknown norm is divided by it."""
     kind: CauseKind = "another threshold"
     sentence = instead("a threshold of", threshold, this.threshold)
     if this.norm is None:

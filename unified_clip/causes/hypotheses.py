@@ -93,7 +93,6 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm, the coefficient, or the sum of the squares is in bfloat16 or float16."""
     for dtype in NARROW:
         norms = [nearest_float(n, dtype) for n in call.norms]
         yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, tolerance=IN_FLOAT32)
@@ -111,7 +110,6 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the call returned some gradients unchanged or as zeros, and clipped the rest."""
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
     if not lost:
@@ -128,7 +126,6 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm includes too few or too many gradients."""
     expected = call.norm_over(call.counted)
 
     def of_others(left: Sequence[int], sentence: str) -> Hypothesis:
@@ -184,7 +181,6 @@ def _differ(call: Observation, norms: Sequence[float]) -> bool:
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that norm_type is wrong, or that the norm or the threshold is squared."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))

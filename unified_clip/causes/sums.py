@@ -67,7 +67,6 @@ def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
 
 
 def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that a call returned the coefficient in place of the norm, and clipped correctly."""
     if call.by == "global" and call.expected_coefs:
         sentence = "as when the coefficient is returned in place of the norm"
         coef = next((call.expected_coefs[number] for number in call.counted), math.nan)
@@ -202,7 +201,6 @@ def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> d
 
 
 def _added_up(tensors: Sequence[Float64s], dtype: str) -> list[float]:
-    """Return the norms that result if the tensors' squares are added up in a 16-bit dtype."""
     norms = []
     for squares_are_rounded in (True, False):
         total = 0.0

@@ -31,7 +31,6 @@ MODULE_ALIASES = (
     ),
 )
 KERAS_OPTIMIZER = re.compile(r"(tensorflow\.(compat\.v[12]\.|python\.)?)?(tf_)?keras\.(\w+\.)*optimizers\.")
-"""Matches the beginning of the full name of a Keras optimizer."""
 
 FRAMEWORKS = {
     "torch": "PyTorch",
@@ -179,7 +178,6 @@ def names(kind: str) -> tuple[str, ...]:
 
 @functools.cache
 def clip_functions() -> dict[str, ClipFunction]:
-    """Return the functions and classes that clip, by full name and by alias."""
     functions = [ClipFunction(**table) for table in _tables()["function"]]
     return {name: function for function in functions for name in (function.name, *function.aliases)}
 
@@ -209,7 +207,6 @@ def settings() -> tuple[Setting, ...]:
 
 @functools.cache
 def setting_of(full_name: str) -> Setting | None:
-    """Return the clipping argument of the class or function with a full name, or None if it has no such argument."""
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 
@@ -259,7 +256,6 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    """Return whether code with these identifiers might contain a clip."""
     if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):

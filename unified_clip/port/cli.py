@@ -154,7 +154,6 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:
-    """Print the report as JSON or text, or print the changes as a patch."""
     from .report import build, terminal
 
     if options.format == "json":

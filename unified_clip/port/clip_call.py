@@ -68,7 +68,6 @@ class FoundClip:
     """The expression of the tensor, for a method such as `p.grad.clamp_`."""
 
     setting: Setting | None = None
-    """The entry in `catalog.toml`, for a trainer's argument."""
 
     limit: cst.BaseExpression | None = None
     """The value or the default of a trainer's argument. None if the value is set elsewhere."""

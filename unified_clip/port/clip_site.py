@@ -47,10 +47,8 @@ class ClipSite:
     """The full name of the replacement. Empty if there is no replacement."""
 
     becomes_meaning: Meaning | None = None
-    """The effect of the replacement."""
 
     reason: str = ""
-    """The reason why the clip is flagged, or left unchanged."""
 
     suggestion: list[str] = field(default_factory=list)
     """Lines that the user should write."""

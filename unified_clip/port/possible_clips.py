@@ -160,7 +160,6 @@ def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
-    """Return whether a call has at least one argument, and only arguments that the clip accepts."""
     names = {*function.parameters, *function.renamed}
     is_short = not function.parameters or len(call.args) <= len(names)
     return bool(call.args) and keywords_of(call).keys() <= names and is_short

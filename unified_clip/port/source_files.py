@@ -232,10 +232,6 @@ def _commit_files(git: str, paths: Sequence[Path]) -> str:
 
 
 def _commit(folder: Path, add: str) -> str:
-    """Return the remedy for uncommitted files in a directory.
-
-    add: A git command such as "add train.py".
-    """
     git = "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
     return f"Commit your files: `{git} {add} && {git} commit -m 'Before porting'`. {FORCE}"
 
@@ -277,7 +273,6 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
 
 
 def is_written(ported: PortedFile) -> bool:
-    """Return whether the file on disk has the ported content."""
     return ported.is_changed and ported.path.read_bytes() == ported.after
 
 

@@ -95,7 +95,6 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _config(module: Module, clip: FoundClip) -> str:
-    """Return the code that creates a `ClipConfig` with the effect of a clip."""
     rule, family, values = rule_of(module, clip)
     codes = [module.code(value) for value in values if value is not None]
     limits = f"threshold={(codes or ['threshold'])[0]}"
@@ -136,7 +135,6 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the first call that gets a clip as grad_clip=, or None."""
     value: cst.CSTNode | None = clip.call
     if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
         value = module.parents[cast(cst.CSTNode, value)]
@@ -244,7 +242,6 @@ def _selected(module: Module, clip: FoundClip) -> str:
 
 
 def _setting_call(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call of set_gradient_clip that gets a clip, or None."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None

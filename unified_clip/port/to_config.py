@@ -68,7 +68,6 @@ def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
 
 
 def has_several_limits(module: Module, clip: FoundClip) -> bool:
-    """Return whether the call of a Keras optimizer passes several clipping arguments."""
     if clip.call is None or clip.setting is not None or not clip.is_optimizer_argument:
         return False
     passed = keywords_of(clip.call)

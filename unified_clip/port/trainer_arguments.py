@@ -123,7 +123,6 @@ def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a trainer switches its clipping off."""
     if clip.limit is None or clip.setting is None:
         return False
     number, off = module.number(clip.limit), clip.setting.off

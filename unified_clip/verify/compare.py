@@ -43,7 +43,6 @@ class Verification:
 
     max_ulp: float
     resynced: bool = False
-    """Whether each new step began with the weights of the old step."""
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
     """The calls on tensors that are not gradients, as (run, function, number of calls)."""
@@ -128,7 +127,6 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
 
 
 def reject_changing_outputs(run: ScriptRun) -> None:
-    """Reject a training step whose parameters change between steps, or whose gradients belong to no parameter."""
     first = run.shapes
     for step, output in enumerate(run.outputs, start=1):
         shapes = {name: tuple(tensor.shape) for name, tensor in output.parameters.items()}
@@ -164,7 +162,6 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 
 
 def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> None:
-    """Reject a run without recorded clip calls, unless its code never clips and the other run clips."""
     for recording, other in ((old, new), (new, old)):
         if recording.lines or (other.lines and are_without_clips(recording.optimizer_steps)):
             continue

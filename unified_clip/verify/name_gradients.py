@@ -42,7 +42,6 @@ class NameMatch(NamedTuple):
     """
 
     yields_unclipped: bool
-    """Whether the training step yields unclipped gradients."""
 
 
 class NameMatcher:
@@ -104,7 +103,6 @@ def _columns(shape: Sequence[int | None]) -> tuple[int | None, ...]:
 
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
-    """Return the norm of each gradient after the clip, by recorded name. Return {} if the norms are unknown."""
     if stored := clipped_gradients(line, directory):
         return {name: _norm(line, tensor) for name, tensor in stored.items()}
     pairs = zip(line.parameters.items(), _coefficients(line), strict=False)

@@ -25,8 +25,6 @@ BY_HAND = "by hand"
 
 @dataclass
 class NormalizedRecording:
-    """A recording whose gradients have the names that the training step yields."""
-
     run: ScriptRun
     path: Path = Path()
     lines: list[RecordedCall] = field(default_factory=list)

@@ -109,7 +109,6 @@ def _first_of(items: Sequence[object]) -> str:
 
 
 def _units(result: Verification) -> list[str]:
-    """Return a sentence about the unit of distances if all norms are float64."""
     dtypes = {line.dtype for pair in result.clips.pairs for line in (pair.a, pair.b)}
     if dtypes != {"float64"}:
         return []
@@ -120,7 +119,6 @@ def _units(result: Verification) -> list[str]:
 
 
 def _noise(result: Verification) -> list[str]:
-    """Return a sentence about the parameters whose gradients are only rounding noise."""
     names = list(dict.fromkeys(name for row in result.rows for name in sorted(row.parameters.noise)))
     if not names:
         return []

@@ -122,7 +122,6 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
 
 
 def _imports(file: Path) -> set[str]:
-    """Return the packages that a file imports at its top level, or an empty set if the file is not valid Python."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError, OSError):

@@ -166,7 +166,6 @@ def _updated_before(
 
 
 def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedRecording], steps: int) -> Cause | None:
-    """Return a cause if a training step yields gradients that are not the results of its clip calls."""
     for recording in recordings:
         output = recording.run.output_at(row.step, steps)
         gradients = (output.gradients if output else None) or {}
@@ -204,7 +203,6 @@ def _amplified_rounding(
 
 
 def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
-    """Return the cause "rounding" if rounding explains all clipped gradients and updates that differ."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or any(row.beyond_rounding(max(max_ulp, ROUNDING)) for row in rows):
         return None
@@ -225,10 +223,6 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
 def _uncleared_gradients(
     clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the gradients of a step still include the gradients of the step before.
-
-    Only the first step with an unexplained difference is examined.
-    """
     unexplained = (
         divergence.step
         for divergence, causes in clips.divergences.items()
@@ -246,7 +240,6 @@ def _uncleared_gradients(
 
 
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if a parameter has two dtypes, and rounding to these dtypes explains the difference."""
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
         return None

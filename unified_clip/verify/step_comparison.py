@@ -19,7 +19,6 @@ class TensorComparison(NamedTuple):
     """The distances between all tensors of both runs at one step. The largest distance comes first."""
 
     tensors: Sequence[ParameterDistance] = ()
-    """The distances of the clipped gradients."""
 
     update: Sequence[ParameterDistance] = ()
     """The distances of the updates. An update is the change of a parameter by one step."""
@@ -104,7 +103,6 @@ class StepComparison:
         return {"norm": self.norm, "coefficient": self.coefficient, "tensors": tensors, "update": update}
 
     def greatest(self) -> float:
-        """Return the largest distance of all stages, in ULP."""
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:

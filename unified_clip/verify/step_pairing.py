@@ -64,7 +64,6 @@ class StepPairing:
         self.initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def with_new(self, new: ScriptRun) -> StepPairing:
-        """Return the same pairing for another run of the new training step."""
         return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
 
     def weight_name(self, name: str) -> str | None:
@@ -130,7 +129,6 @@ class StepPairing:
         return {name for name, other in self.names.items() if name not in old and other not in new}
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
-        """Add a gradient of zeros wherever only one training step yields a gradient."""
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
         for side, names, shapes in zip(sides, zip(*both, strict=True), self.shapes, strict=False):
             for name in names:
@@ -170,7 +168,6 @@ class StepPairing:
         return None
 
     def gradients_before(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
-        """Return the pairs of gradients before the clip that are known in both training steps."""
         return self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
 
     def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:

@@ -132,7 +132,6 @@ Resync = Callable[[int, Any], Mapping[str, Any] | None]
 
 
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
-    """Yield the outputs of a training step, and begin a step of the recording before each output."""
     sent = None
     for step in itertools.count(1):
         recording.next_step()
@@ -211,7 +210,6 @@ def _store(path: Path, step: int, output: Any) -> None:
 
 
 def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    """Return (dtype, array) of a tensor in the output."""
     try:
         dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
     except (UnreadableError, ValueError, TypeError, KeyError) as error:

@@ -87,7 +87,6 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report atomically."""
     text = writer(path)(report)
     new = _new_file(path)
     try:
@@ -194,7 +193,6 @@ class _Tables:
         return comparison.number, f"The threshold was {limits[0]}, and is {limits[1]}. {comparison.summary}"
 
     def _known(self, function: str) -> list[int]:
-        """Return the numbers of the known differences of a measured function."""
         numbers = []
         for entry in differences.known_differences(function) if function else ():
             if entry.number not in self.known:

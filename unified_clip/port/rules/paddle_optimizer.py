@@ -178,7 +178,6 @@ def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimize
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:
-    """Return a compound statement: a header such as "if x", and the indented lines below it."""
     return ["\n".join([f"{header}:", indent("\n".join(lines), "    ")])]
 
 

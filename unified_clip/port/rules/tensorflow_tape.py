@@ -110,7 +110,6 @@ class TapeRewrite:
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
-        """Record the edits of all steps that can be rewritten, and the verdicts on their clips."""
         file = self._file
         lines: dict[TapeStep, list[str]] = {}
         for clip, ranges in self._ranges.items():
@@ -169,7 +168,6 @@ class TapeRewrite:
         return ranges
 
     def _check_uses(self, binding: Binding, ranges: Sequence[StepRange]) -> None:
-        """Raise an UnsureError if a Keras optimizer might make a step outside of the training steps `ranges`."""
         if len(binding.bounds) > 1:
             raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")
         methods = [self._module.parents[read] for read in binding.reads]
@@ -183,7 +181,6 @@ class TapeRewrite:
                 raise UnsureError(self._other_use(read))
 
     def _other_use(self, node: cst.CSTNode) -> str:
-        """Return the reason to flag a clip whose optimizer might make another step at `node`."""
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:

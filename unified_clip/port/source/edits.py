@@ -54,7 +54,6 @@ class Edits(cst.CSTTransformer):
         """Statements with an edit, whose comments must be kept."""
 
         self._gaps: set[cst.CSTNode] = set()
-        """Placeholders of removed statements."""
 
     # -- collecting
 
@@ -185,7 +184,6 @@ def end_with_comments(between: Any, end: Any) -> Any:
 
 
 def _lost_comments(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
-    """Return the comments of a statement that its replacement does not contain."""
     left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
     for comment in _comments(original):
@@ -225,7 +223,6 @@ def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
 
 
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
-    """Return the tree with `import name`, after the other imports and before the first use of the package."""
     code = f"import {name}"
     body = list(tree.body)
     if any(tree.code_for_node(statement).strip() == code for statement in body):

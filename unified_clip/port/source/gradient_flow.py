@@ -93,7 +93,6 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether the file defines the called function, and this function returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
@@ -215,7 +214,6 @@ class Gradients:
         return ListOf(TupleOf(tuple(element(self.kind(argument), None) for argument in arguments)))
 
     def _is_tape(self, method: cst.BaseExpression) -> bool:
-        """Return whether a method such as `tape.gradient` belongs to a gradient tape."""
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)
         values = [bound.value for bound in self._module.binding(owner).bounds] if is_named else [owner]

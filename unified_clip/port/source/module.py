@@ -46,12 +46,10 @@ class Binding:
     """All uses of a variable, or of an attribute of self."""
 
     text: str
-    """The code of the variable or attribute, such as "self.clip"."""
 
     bounds: Sequence[BoundValue]
 
     reads: Sequence[cst.CSTNode]
-    """The nodes at which the file reads the variable or attribute."""
 
     key: object = None
     """Identifies the variable. None if the file never binds the name, or if the expression is not a variable."""
@@ -295,7 +293,6 @@ class Module(SyntaxTree):
         return has_own and not bases & {other.name.value, owner.name.value}
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return the value of a numeric expression, or None if the value is unknown."""
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None

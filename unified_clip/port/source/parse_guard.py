@@ -23,7 +23,6 @@ MAX_TEXT = 100
 TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
 
 PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
-"""Matches lines that only Python 2 accepts."""
 
 TOKENS = re.compile(
     r"(?P<skipped>#[^\n]*|\\\n)"
@@ -59,7 +58,6 @@ def identifiers(content: bytes) -> set[str] | None:
 
 
 def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
-    """Return a sentence with the reason why LibCST rejects a file."""
     if _is_too_deep(content):
         return TOO_DEEP
     line, message = error.raw_line, error.message.splitlines()[0]

@@ -68,7 +68,6 @@ class Renames:
         return only if not is_guarded and self._module.has_own_line(only.node) else None
 
     def _assignments(self, node: cst.CSTNode) -> list[BaseAssignment]:
-        """Return the assignments and imports that bind the first part of a dotted name."""
         scope, first = self._module.scope(node), first_name(node)
         return list(scope[first.value]) if scope is not None and first is not None else []
 

@@ -63,7 +63,6 @@ class SyntaxTree:
         return _on_one_line(self.tree.code_for_node(node).strip())
 
     def line(self, node: cst.CSTNode) -> str:
-        """Return the source line on which a node starts, without indentation."""
         return self._lines[self.position(node)[0] - 1].strip()
 
     @cached_property
@@ -165,7 +164,6 @@ def method_of(call: cst.Call) -> str:
 
 
 def owner_of(call: cst.Call) -> cst.BaseExpression:
-    """Return the object of a method call."""
     return cast(cst.Attribute, call.func).value
 
 

@@ -78,12 +78,9 @@ class Optimizer:
     """The expression of the optimizer's parameters. None if the file does not show them."""
 
     grouped: bool = False
-    """Whether the parameters might be in groups."""
 
 
 class PaddleOptimizers:
-    """The optimizers of a file that get clips, and their steps."""
-
     def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module
         self._clips = {clip.call: clip for clip in clips if clip.call is not None}

@@ -62,8 +62,6 @@ class StepRange:
 
 
 class TapeSteps:
-    """The training steps of a file that compute gradients by a gradient tape."""
-
     def __init__(self, module: Module, gradients: Gradients) -> None:
         self._module, self._gradients = module, gradients
         calls: dict[cst.CSTNode, list[cst.Call]] = {}
@@ -87,7 +85,6 @@ class TapeSteps:
         return [span for call in own if (span := self.range_of(call)) is not None]
 
     def _body(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return the function that contains a node, or the file."""
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
@@ -228,7 +225,6 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before that call.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Reject a result of gradient() that the file puts into a list."""
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):

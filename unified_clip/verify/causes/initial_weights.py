@@ -63,7 +63,6 @@ class Bounds:
         """Whether the known updates are within their own bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstMoves) -> float:
-        """Return the largest distance of the parameter's updates from the bounds."""
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstMoves) -> Float64s:
@@ -93,8 +92,6 @@ def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
 
 
 class InitialWeights:
-    """The initial weights of both training steps, as far as the first updates show them."""
-
     def __init__(self, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> None:
         self._pairing = pairing
         gradients = {pair.name: pair for pair in pairing.gradients(1, recordings)} if pairing.yields_each_step else {}
@@ -121,7 +118,6 @@ class InitialWeights:
         return all(own.is_sharp and own.misfit(each) <= own.limit for own, others in both for each in others.values())
 
     def cause(self, frameworks: Frameworks) -> Cause | None:
-        """Return a cause if a training step begins with wrong or untransposed weights."""
         orders = self._orders(frameworks)
         for side, other in (("new", "old"), ("old", "new")):
             names = self._different(side, other)

@@ -78,7 +78,6 @@ def cause_of_update(
 
 
 def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
-    """Return a cause if some parameters change in only one of the training steps."""
     for side, other in (("new", "old"), ("old", "new")):
         still = [pair.name for pair in updates if getattr(pair, other).any() and not getattr(pair, side).any()]
         if still:
@@ -92,7 +91,6 @@ def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
 
 
 def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int) -> Cause | None:
-    """Return a cause if the runs make different numbers of optimizer steps in one training step."""
     old, new = (len(each.optimizer_steps_at(step)) for each in recordings)
     if not old or not new or old == new:
         return None
