@@ -21,7 +21,7 @@ NORM_TOLERANCE = 1e-6
 """The largest relative difference between a returned norm and the exact norm that counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""The correct call counts as fitting up to this many times the allowed error."""
+"""The allowed error of the correct call, divided by the allowed error of a cause."""
 
 
 CauseKind = Literal[
