@@ -24,7 +24,7 @@ GROUPS = {
     "7": "Files of tensors",
     "9": "unified-clip itself",
 }
-"""The subject of the error codes that begin with each digit."""
+"""For each first digit of an error code, the subject of the code."""
 
 
 @dataclass(frozen=True)

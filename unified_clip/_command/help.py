@@ -17,7 +17,7 @@ from .parser import subcommands, suggestion
 ERRORS, STATUSES = "errors", "exit-status"
 
 WIDEST = 100
-"""The largest number of characters in a line. A wider terminal does not increase it."""
+"""The largest number of characters in a line, even on a wider terminal."""
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit statuses of a shell for a command that it cannot start."""
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells report it."""
+"""Exit status after Ctrl-C, the same as in shells."""
 
 UNREAD = 141
 """Exit status of a program whose output is no longer read, as in `| head`. The status is 128 + SIGPIPE, as in

@@ -1,1 +1,1 @@
-"""Computations of the host path, on raw memory, and of the device path, by a framework's own operations."""
+"""The host path computes on raw memory, and the device path by a framework's own operations."""

@@ -21,7 +21,7 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """A host path whose tensors are read by the compiled kernels, without one NumPy array for each tensor."""
+    """A host path whose tensors are read by the compiled kernels, not through NumPy arrays."""
 
     _has_complex = False
     _are_floats = True
@@ -126,8 +126,8 @@ def collector(
 ) -> Any | None:
     """Return the kernels' collector of plain gradients, or None without compiled kernels.
 
-    methods: Methods of tensors, each with its result for a plain tensor.
-    recording: An attribute of tensors, and its value if the framework records a derivative.
+    methods: The names of tensor methods, and the result of each method for a plain tensor.
+    recording: The name of a tensor attribute, and its value while the framework records a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -25,7 +25,8 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the bits of float32 numbers that can be rounded to 16 bits without rounding twice.
+    """Return the bits of float32 numbers. Rounding these numbers to 16 bits has the same result as rounding `wide`
+    once.
 
     The numbers are `wide` rounded to float32. If this rounding was inexact, the last bit is set (rounding to odd).
     near: `wide` rounded to float32, stored as float64.

@@ -237,8 +237,8 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU. The result is '' if it is
-    unset.
+    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU. If the variable is not set,
+    return an empty string.
 
     own: The values that only this framework has.
     """

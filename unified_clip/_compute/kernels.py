@@ -29,7 +29,7 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""The alignment of memory that can be shared without a copy, and the size from which sharing is faster, in bytes."""
+"""The alignment of memory that frameworks can share, and the smallest size for which sharing is faster, in bytes."""
 
 
 Part = tuple[Array, str]
@@ -123,7 +123,7 @@ def _real_and_imaginary(view: Array, dtype: str) -> list[Part]:
 
 
 def _block_sums(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
-    """Return the fast sum of |g|**p. Within a block, the sum is in float64, and sums of blocks are added exactly."""
+    """Return the fast sum of |g|**p. Within a block, the sum is in float64. Sums of blocks are added exactly."""
     sums = []
     for chunk in _chunks(parts):
         blocks = chunk.reshape(-1, BLOCK)
@@ -226,7 +226,9 @@ def slice_norms(
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Return for each row the 2-norm of the slice of all rows that have the same number in `groups`."""
+    """Return a 2-norm for each row. Rows with the same number in `groups` form one slice, and get the norm of the
+    slice.
+    """
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -274,7 +276,9 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision. Return None if the processor has no format beyond float64."""
+    """Return a NumPy dtype with more precision than `dtype`. Return None if the processor has no format beyond
+    float64.
+    """
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -341,7 +345,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def storage(array: Array) -> tuple[Array, str]:
-    """Return (the array as the host path stores it, the name of its dtype). bfloat16 of ml_dtypes is stored as
+    """Return (the array as the host path stores it, the name of its dtype). The bfloat16 of ml_dtypes is stored as
     uint16.
     """
     name = dtype_name(array.dtype)

@@ -29,8 +29,8 @@ class _Memory:
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
     """Return for each tensor the index of the first tensor in the same memory.
 
-    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is only an
-    alias of the same object.
+    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view can only be
+    an alias of the same object.
     describe: Returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
@@ -68,7 +68,8 @@ def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
 
 
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of arrays that can overlap, by the offset of each array within the common step of their strides.
+    """Yield groups of arrays that can overlap. This function compares the arrays' offsets within the common step of
+    their strides.
 
     The columns of a matrix, for example, have different offsets in each row, so no two columns have to be compared.
     """

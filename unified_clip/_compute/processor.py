@@ -51,7 +51,7 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return the C library on Linux on x86-64, and None elsewhere, because C's default mode (FE_DFL_ENV) is only known
+    """Return the C library on Linux on x86-64. Return None elsewhere, because C's default mode (FE_DFL_ENV) is unknown
     there.
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):

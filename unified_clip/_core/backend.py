@@ -83,9 +83,7 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError if a hook of the framework never gets tensors of this kind, such as variables of a static
-        program.
-        """
+        """Raise TypeError for a tensor that a hook never gets, such as a variable of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -161,9 +159,8 @@ class Backend(Protocol):
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
         """Return the product of each tensor with its coefficient as a new tensor.
 
-        Return None if `from_capsules` or `list_from_host` is as fast.
-
-        coefs: A coefficient for each tensor, or one for all tensors.
+        Return None if `from_capsules` or `list_from_host` is as fast. `coefs` has a coefficient for each tensor, or a
+        single coefficient.
         """
         return None
 
@@ -175,7 +172,7 @@ class Backend(Protocol):
         return results
 
     def threads(self) -> int | None:
-        """Return the framework's number of CPU threads, or None if it has no such setting."""
+        """Return the number of CPU threads that the framework uses, or None if the number is unknown."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
@@ -220,7 +217,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return the `main_grad` of a trainable parameter, or None. Some wrappers accumulate gradients there."""
+        """Return the `main_grad` of a trainable parameter, or None."""
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...

@@ -145,7 +145,7 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Do the same as `collect` for one tensor.
+    """Collect one gradient to clip into a new tensor.
 
     plain: Whether to skip the gradient's name and position, which only errors need.
     """
@@ -163,10 +163,7 @@ def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, Any
 def from_tree(
     backend: Backend, tree: Tree, *, reuse_unchanged: bool = False, **options: Any
 ) -> tuple[GradientList, Functional]:
-    """Check the gradients of a flattened container one by one. Return (the gradients, the writer of new tensors).
-
-    options: Arguments of `GradientList`.
-    """
+    """Check the gradients of a flattened container one by one. Return (the gradients, the writer of new tensors)."""
     items = [leaf.tensor for leaf in tree.leaves]
     writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
     return GradientList(backend, tree.leaves, writer, **options), writer

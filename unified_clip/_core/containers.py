@@ -301,7 +301,6 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
 
 
 def accepted(backend: Backend) -> str:
-    """Return a phrase for error messages that names the accepted types."""
     return "a NumPy array" if backend.name == "numpy" else f"a tensor of {backend.name} or a NumPy array"
 
 

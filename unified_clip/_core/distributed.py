@@ -106,7 +106,7 @@ class DistributedSpec:
 
     @property
     def is_given(self) -> bool:
-        """Whether the caller declared anything. Default values, None and False do not count."""
+        """Whether the caller declared anything. The values None and False do not count as a declaration."""
         is_counted = self.check_numel is not None and self.check_numel is not False
         has_group = not (self.process_group is None or _is_auto(self.process_group))
         return has_group or self.ownership is not None or is_counted or self.check_replicas
@@ -214,7 +214,7 @@ class Shards(Protocol):
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return ("rank 3", number of NaN, number of inf) for each other rank with such elements.
+        """Return ("rank 3", number of NaN, number of inf) for each other rank with NaN or inf.
 
         All ranks have to call this method.
 
@@ -246,7 +246,7 @@ class Shards(Protocol):
     def send_rejection(self, measures: Measures, error: Exception) -> None:
         """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
 
-        measures: The norms that the call measures. They decide which ranks wait.
+        measures: The norms that the call measures. These norms decide which ranks wait.
         """
 
 

@@ -44,7 +44,7 @@ WORDS = LIMBS + 5
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. The exponents are the exponents of the smallest and the largest normal number."""
+    """A binary floating-point format. The exponents belong to the smallest and the largest normal number."""
 
     precision: int
     min_exponent: int
@@ -158,7 +158,7 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
     """Return the p-th root of `total` units, rounded to `dtype`.
 
-    sticky: Whether the exact total is larger than `total` by less than one unit. Only for p of 1.
+    sticky: Whether the exact total is larger than `total` by less than one unit.
     """
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])

@@ -108,7 +108,6 @@ class GradientList:
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
     def check_total_norm(self) -> None:
-        """Raise ValueError if the framework's differentiable operations cannot compute the total norm."""
         if self._differentiable and self.shards is None and self._distributed is not None:
             self._distributed.check_total_norm(self.leaves, self._spec)
 
@@ -134,7 +133,7 @@ class GradientList:
         return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return ("rank 3", number of NaN, number of inf) for each other rank with such elements.
+        """Return ("rank 3", number of NaN, number of inf) for each other rank with NaN or inf.
 
         For distributed gradients, all ranks have to call this method.
         path: The object that was passed to an earlier call of `norm`.
@@ -183,7 +182,7 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`. The result numbers the axes as in the gradient's entry in
+        """Return the slices of a gradient along `axes`. The axes in the result are axes of the gradient's entry in
         `values`.
         """
         if self.shards is not None:

@@ -102,8 +102,7 @@ class Path(Protocol):
 
         A slice extends along `axes`. These axes have the length 1 in the result.
 
-        groups: The number of the slice of each row. If you pass `groups`, the result has one norm for each row: the
-        norm of the row's slice.
+        groups: For each row, the number of its slice. If you pass `groups`, the result has one norm for each row.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
@@ -135,7 +134,7 @@ class Path(Protocol):
         """Return the tensors as results. Tensors that can be written are copied."""
 
     def as_norm(self, n: Scalar) -> Tensor:
-        """Return the norm as a 0-d tensor in `norm_dtype`, which public functions return."""
+        """Return the norm as a 0-d tensor in `norm_dtype`, as public functions do."""
 
     def is_one(self, coef: Scalar) -> bool:
         """Return whether the coefficient is 1. Return False if reading the coefficient would wait for a device."""
@@ -297,7 +296,6 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def least(self, numbers: Scalar) -> Scalar:
-        """Return the smallest number of an array without NaN."""
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
@@ -308,7 +306,6 @@ class DevicePrimitives(Protocol):
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return one tensor with all bits of these numbers and vectors. A compiled graph can return the tensor."""
         raise not_adaptive(self.name)
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
@@ -336,11 +333,9 @@ class DevicePrimitives(Protocol):
         """Return an eager scalar as a NumPy array."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
-        """Start to read scalars, without waiting for a device."""
         return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return the `GraphCallback` of the traced graph. Return None if the graph cannot call Python functions."""
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:

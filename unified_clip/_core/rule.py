@@ -77,7 +77,6 @@ class OwnThresholds:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings as text. The text must be equal on all ranks."""
         raise NotImplementedError
 
 
@@ -119,7 +118,6 @@ class Norm(NamedTuple):
     """The total norm that the public function returns, if the function returns a norm."""
 
     state: Any = None
-    """The new state of an adaptive threshold."""
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
@@ -147,7 +145,6 @@ def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = Fal
 
 
 def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
-    """Return the settings that must be equal on all ranks."""
     fields = {"threshold": None if _tensors(rule.threshold) else rule.threshold, **rule.convention.arguments}
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 

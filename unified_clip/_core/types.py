@@ -72,8 +72,8 @@ class Slices(NamedTuple):
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """The number of the slice of each row. Rows with equal numbers form one slice. None means that slices extend along
-    `axes` only.
+    """For each row, the number of its slice. Rows with equal numbers form one slice. None means that slices extend
+    along `axes` only.
     """
 
 

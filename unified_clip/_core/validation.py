@@ -59,7 +59,6 @@ def given_norm(backend: Backend, value: Any, name: str, *, differentiable: bool)
 
 
 def bound(backend: Backend, value: Any, name: str) -> Scalar:
-    """Return a bound of value clipping as an int, a float or a tensor."""
     if backend.is_tensor(value) and _elements(backend.shape(value)) != 1:
         if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{name} is a tensor of {backend.dtype(value)}. Pass real numbers")
@@ -138,7 +137,6 @@ def norm_type(value: Any) -> float:
 
 
 def supported(backend: Backend, leaf: Leaf) -> None:
-    """Raise an error for a tensor that the framework cannot clip."""
     reason = backend.unsupported(leaf.tensor)
     if reason is not None:
         raise TypeError(f"{leaf.place} is {reason}")

@@ -70,8 +70,6 @@ class Functional:
 
 
 class Writes:
-    """The prepared writes of a call."""
-
     def __init__(self) -> None:
         self._writes: list[Write] = []
         self._host: Path | None = None

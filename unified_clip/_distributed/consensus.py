@@ -29,8 +29,8 @@ from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""Each rank sends one of these tags, which identifies its collective. The sum or the maximum of the tags equals `tag *
-size` only if every rank has sent the same tag.
+"""A tag identifies the collective of a rank. The sum or the maximum of the tags equals `tag * size` only if every rank
+has sent the same tag.
 """
 
 CHECKED = 5 + 3 * PIECES
@@ -43,18 +43,21 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments and parameters of a call, which ranks compare."""
+    """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The arguments that must be equal on all ranks. None means that an argument is not passed."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
-    """For each parameter, (parameter, its name, shape and placements as text). None if parameters can differ between
-    ranks, or if a shape is unknown.
+    """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
+
+    The layout is None if ranks can have different parameters, or if a shape is unknown.
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
-    """(gradient, function that returns its checksum) for each gradient that is assumed to be a copy on every rank."""
+    """A (gradient, function) tuple for each gradient that is assumed to be a copy on every rank. The function returns
+    the checksum of the gradient.
+    """
 
     checksum: int = 0
     counted: int = 0
@@ -68,7 +71,7 @@ class Call:
     """The gradients that another rank might have to count."""
 
     remarks: Callable[[], Mapping[str, str]] = dict
-    """Returns additional texts for error messages. These texts are not compared."""
+    """Returns more text for error messages. Ranks do not compare this text."""
 
     def digests(self) -> list[int | None]:
         arguments = sorted(
@@ -118,7 +121,7 @@ class Consensus:
         """Return (the norm over all ranks on the device, the dtype of the norm). Return None if the host reads the
         norm.
 
-        find_terms: Returns the `Partial` gradients, or None if a rank has no partial sum of them.
+        find_terms: Returns the `Partial` gradients, or None if some rank lacks a partial sum.
         before: The `Consensus` of the call's first norm. None means that this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
@@ -202,7 +205,7 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p over all ranks, as two floats to add."""
+        """Return the sum of (|g| / top)**p over all ranks as two floats that add up to the sum."""
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
@@ -277,7 +280,7 @@ class Consensus:
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
         """Raise ValueError if other ranks leave this norm on their device.
 
-        This rank first takes part in the remaining all-reduces of those ranks, whose next call then raises an error.
+        Before the error, this rank takes part in the all-reduces that the other ranks still make.
         """
         if reduced[on_device.FLAGS + 1]:
             on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))

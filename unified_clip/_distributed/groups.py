@@ -46,7 +46,7 @@ class Group(Protocol):
         """Return the norm over all ranks without waiting for the device."""
 
     def join_terms(self, length: int) -> None:
-        """Take part with zeros in the all-reduce that sums `Partial` gradients. `length` is the number of elements."""
+        """Send zeros in the all-reduce that sums `Partial` gradients. `length` is the number of zeros."""
 
 
 class NormGroup(NamedTuple):

@@ -80,7 +80,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return a gradient's local tensor for the gradient's own norm. The ranks sum a `Partial` gradient first."""
+        """Return the local tensor for a gradient's own norm. The ranks first sum a `Partial` gradient."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
@@ -102,7 +102,7 @@ class LocalShards(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return the indices of the results of `sum_terms` that this rank counts."""
+        """Return the indices of the sums that this rank counts. The sums are the result of `sum_terms`."""
         return []
 
     def sum_terms(self) -> list[Tensor]:
@@ -116,8 +116,8 @@ class LocalShards(ABC):
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. Before they end, no rank can reject
-        a call.
+        """Return whether other collectives come before the collective of the norm. No rank can reject a call before
+        these collectives end.
         """
         return False
 
@@ -142,9 +142,9 @@ class LocalShards(ABC):
             validation.warn_at_call(warning)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
-        """Return (parameter, its name, shape and placements as text) for each parameter.
+        """Return a (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
 
-        Return None if parameters can differ between ranks, or if a shape is unknown.
+        Return None if ranks can have different parameters, or if a shape is unknown.
         """
         texts: dict[Hashable, str] = {}
         known = [(leaf, text) for leaf in self._parameters if (text := label(leaf, texts)) is not None]
@@ -198,9 +198,7 @@ class LocalShards(ABC):
 
     @property
     def is_only_declared(self) -> bool:
-        """Whether this rank counts its gradients only because of `ownership`, and `check_numel` does not check the
-        number.
-        """
+        """Whether only `ownership` makes this rank count its gradients, without a check by `check_numel`."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
@@ -240,7 +238,7 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (the dtype of a gradient, a digest of the indices of its stored rows or None for a dense gradient)."""
+        """Return (the dtype of a gradient, a digest of its stored rows). The digest is None for a dense gradient."""
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
@@ -289,7 +287,7 @@ class LocalShards(ABC):
 def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
     """Return the name, shape and placements of a parameter as text. Return None if the shape is unknown.
 
-    texts: A cache of shapes and placements as text, because writing placements as text takes long.
+    texts: A cache, because writing placements as text takes long.
     """
     gradient, _, name, parameter = leaf
     tensor = parameter if hasattr(parameter, "shape") else gradient
@@ -340,10 +338,7 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
-"""Sums `Partial` gradients over ranks.
-
-The result is (the sums over all gradients that this rank counts, the sums over all `Partial` gradients).
-"""
+"""A function that does the same as `LocalShards._with_terms`."""
 
 
 def _norm(

@@ -22,7 +22,7 @@ from .integers import equal_summands
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
 """The index of two flags among the integers of the first all-reduce.
 
-The first flag says whether norms can stay on this rank's GPU, the second flag whether this norm stays there.
+The first flag is true if norms can stay on this rank's GPU. The second flag is true if this norm stays on the GPU.
 """
 
 TAGS = FLAGS + 2
@@ -92,7 +92,7 @@ _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyD
 """The agreements, by the `key` of the process group and a digest of the list of parameters."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
-"""(the number of the last call, the values that its ranks compared), by the `key` of the process group."""
+"""The number of the last call and the values that its ranks compared, by the `key` of the process group."""
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
@@ -130,7 +130,7 @@ def store(group: Any, number: int, added: Deferred | None) -> None:
 def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     """Raise ValueError on all ranks if the last calls of the ranks differ.
 
-    message: Returns the warning of a rank that waits long.
+    message: Returns the warning that a rank logs if it waits long.
     """
     if group not in _UNREAD:  # for example None, the key of Paddle's default group
         return

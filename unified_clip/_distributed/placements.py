@@ -57,9 +57,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        """Return the ranks with a copy of this rank's local tensor, along the dimensions with the placement
-        `Replicate`.
-        """
+        """Return the ranks that have a copy of this rank's local tensor because of the placement `Replicate`."""
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
@@ -88,7 +86,7 @@ class DistributedGradients(LocalShards):
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
         """Return the process groups over which a gradient is sharded, in the order in which its norm is summed.
 
-        Return [] if this rank needs no sum, and None if a plain tensor could be a shard or a complete gradient.
+        Return [] if this rank needs no sum. Return None if it is unknown whether a plain tensor is a shard.
         """
 
     @functools.cached_property
@@ -107,9 +105,7 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank counts a plain tensor, if attributes of the framework decide this. Otherwise, return
-        None.
-        """
+        """Return whether this rank counts a plain tensor. Return None if no attribute of the framework decides."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
@@ -221,7 +217,7 @@ class DistributedGradients(LocalShards):
         return norm_groups
 
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
-        """Return whether a plain tensor is a complete gradient, by declaration, or by shapes and meshes."""
+        """Return whether a plain tensor is a complete gradient. The declaration decides, or else shapes and meshes."""
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:
             return bool(ownership == REPLICATED)

@@ -46,8 +46,8 @@ class SharedSet(NamedTuple):
         """Yield (a number that identifies the gradient in the process group, its place) for each gradient that has a
         place.
 
-        Gradients with the same identity are counted, and each count gives another number. So the first rank lacks a
-        number if a later rank has more of these gradients.
+        Gradients with the same identity get different numbers. So the first rank lacks a number if a later rank has
+        more of these gradients.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
