@@ -40,7 +40,6 @@ class AdaptiveTable(ConfigModel):
         return bool(self.rule != "agc")
 
     def make(self) -> Rule | AdaGC | AGC:
-        """Return the rule with these settings. Raise ValueError if a setting is out of range."""
         settings = self.data()
         return RULES[settings.pop("rule")](**settings)
 
@@ -115,7 +114,7 @@ class AdaptiveStates:
 
         Return False if the indices are unknown. The caller then collects the gradients one by one.
 
-        entries: The entries of the call, which are parameters if `on_parameters` is set, otherwise gradients.
+        entries: The entries of the call. They are parameters if `on_parameters` is set, otherwise gradients.
         """
         if not self.need_places:
             return True
@@ -149,7 +148,7 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. A state of adagc then has an entry for each gradient of a call.
+        """Return the current states, in which a state of adagc has an entry for each gradient of a call.
 
         counts: For each state, the number of gradients in the call, including None.
         """
@@ -159,9 +158,8 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return the states by group name, from one packed tensor per state.
-
-        Tensors in a graph or on a device stay packed. Raise ValueError if the tensors are from other rules or settings.
+        """Return the states by group name, from one packed tensor per state. Tensors in a graph or on a device stay
+        packed.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
@@ -187,7 +185,6 @@ class AdaptiveStates:
         ]
 
     def save(self, states: States) -> dict[str, Any]:
-        """Return the states as plain data for a file, by group name."""
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each)

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add `config import` and `config export` to the command line.
-
-    Return the subparsers of `config`, so that the caller can add more commands.
-    """
+    """Add the commands, and return the subparsers of `config`, so that the caller can add more commands."""
     config = commands.add_parser(
         "config",
         help="import, export or check clip settings of trainers",

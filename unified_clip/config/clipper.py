@@ -118,7 +118,7 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Add names of parameters that a call can lack, so that patterns for these names cause no warning."""
+        """Add names of parameters that calls can lack. Patterns for these names then cause no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
@@ -137,7 +137,7 @@ class Clipper:
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
-        """Clip gradients, and return them with the outcome as tensors that an optimizer's state can keep.
+        """Return clipped gradients and the outcome, all as tensors that an optimizer's state can keep.
 
         states: One packed tensor for each adaptive rule with a state. These tensors and `step` may be traced.
         """
@@ -239,10 +239,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Collect all gradients in one list, without a `Leaf` for each. Return None if this is not possible.
-
-        Return (gradients, writer, range of each part of the configuration).
-        """
+        """Return (gradients in one list, writer, range of each part of the configuration). None: `Leaf`s are needed."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None

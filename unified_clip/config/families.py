@@ -1,4 +1,4 @@
-"""Bound the difference between two configurations that are equal except for `family` and `eps`."""
+"""Compute the largest difference between two configurations with different `family` or `eps`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INFINITE = (
 
 @dataclass(frozen=True)
 class FamilyDifference:
-    """How much the results of two configurations differ if only `family` or `eps` differ."""
+    """The difference between two configurations that are equal except for `family` and `eps`."""
 
     relative: float
     """The largest relative difference of the two coefficients before rounding, rounded up to two digits.
@@ -38,10 +38,7 @@ class FamilyDifference:
     """
 
     differs_if_infinite: bool
-    """Whether the results differ for an infinite norm."""
-
     sentence: str
-    """The difference in words, for the user."""
 
     @property
     def same(self) -> bool:
@@ -89,9 +86,7 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold at any step, or None if the threshold is always 0. An adaptive threshold counts as
-    0.
-    """
+    """Return the smallest threshold at any step. None: it is always 0. For an adaptive threshold, return 0."""
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
         return Decimal(0)

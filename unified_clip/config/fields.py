@@ -26,7 +26,6 @@ class ConfigModel(BaseModel):
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a private attribute. Public attributes are settings, which cannot be changed."""
         if not name.startswith("_"):
             raise self._unchangeable(name)
         super().__setattr__(name, value)
@@ -56,7 +55,7 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. NumPy's scalars and the texts "inf" and "-inf" are accepted, too."""
+    """Return a number as a float. Also accept NumPy's scalars, "inf" and "-inf"."""
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):

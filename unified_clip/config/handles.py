@@ -21,12 +21,11 @@ def without_hash(config: object) -> int:
 
 
 def integration(module: str) -> Any:
-    """Import and return a module of `unified_clip.integrations`. The import also imports the module's framework."""
     return importlib.import_module(f"unified_clip.integrations.{module}")
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Return `make(names)`, an object that makes an optimizer clip, and check its patterns against all names.
+    """Call `make(names)`, and check the patterns of the result against all names.
 
     names: A model, its `named_parameters()`, a dict of name to parameter, a model or layer of Keras, or None.
     """

@@ -215,7 +215,7 @@ class ClipOutcome:
 
 
 class OutcomeProperties:
-    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `_clipper`."""
+    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `Clipper`."""
 
     _clipper: Any
 
@@ -269,7 +269,6 @@ def in_words(
 
 
 def metrics(norm: float, norm_clipped: float | None, coef: float | None, prefix: str) -> dict[str, float]:
-    """Return the numbers by their names in logs, without numbers that are None."""
     numbers = {"grad_norm": norm, "grad_norm_clipped": norm_clipped, "clip_coef": coef}
     return {prefix + name: value for name, value in numbers.items() if value is not None}
 
@@ -286,8 +285,6 @@ def _limit(part: ClipRule) -> float | None:
 
 
 class _Numbers(NamedTuple):
-    """The numbers of an outcome, read from the device."""
-
     total: float
     norms: list[list[tuple[float, float]]]
     """The (norm, coefficient) tuples of each part of the configuration."""

@@ -119,7 +119,6 @@ class Clipping(ConfigModel):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The bounds (min, max), or None if they are not set."""
         return None if self.min is None or self.max is None else (self.min, self.max)
 
     def as_clip_rule(self, threshold: Any) -> ClipRule:
@@ -237,7 +236,7 @@ class Settings(Clipping):
 
     @property
     def needs_places(self) -> bool:
-        """Whether the state of an adaptive rule has a number for each parameter, even without a gradient."""
+        """Whether an adaptive rule has a state for each parameter, even for parameters without a gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
@@ -256,7 +255,6 @@ class Settings(Clipping):
 
     @property
     def notes(self) -> list[str]:
-        """The notes of the import, or [] if the configuration was not imported."""
         return self.provenance.notes if self.provenance else []
 
     @property
@@ -266,7 +264,6 @@ class Settings(Clipping):
 
     @property
     def patterns(self) -> list[tuple[list[str], list[str]]]:
-        """The patterns (include, exclude) of each part, in the order of `parts`."""
         return [*((group.include, group.exclude) for group in self.groups), (self.include, self.exclude)]
 
     @property
@@ -315,7 +312,6 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def is_off(settings: Settings) -> bool:
-    """Return whether a configuration clips nothing."""
     return all(map(_is_off, settings.parts))
 
 

@@ -40,7 +40,6 @@ class ParameterSelection:
         self._seen: dict[str, None] = {}
 
     def declare(self, names: Sequence[str]) -> None:
-        """Add names of parameters that a call can lack, so that patterns for these names cause no warning."""
         self._all_names = [*self._all_names, *names]
 
     def name(self, leaf: Leaf) -> str | None:
@@ -96,7 +95,6 @@ class ParameterSelection:
         return self._part_of(name)
 
     def _unnamed(self, leaf: Leaf) -> str:
-        """Return the end of an error message: why a gradient has no name, and the remedy."""
         if isinstance(self._names, list | tuple):
             return f"is after the last of the {len(self._names)} `names`. Pass a name for each entry of the call."
         is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
@@ -153,10 +151,6 @@ class ParameterSelection:
         self._checked = True
 
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
-        """Return the warning about a pattern that matches no name.
-
-        is_only: Whether `include` has only this pattern.
-        """
         few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         message = f"The pattern {pattern!r} of the configuration matches none of the names"
         if self._unmatched and not self._all_names:
@@ -185,7 +179,6 @@ def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
 
 
 def consecutive_ranges(lengths: Sequence[int]) -> list[range]:
-    """Return adjacent ranges with these lengths, from 0."""
     ends = itertools.accumulate(lengths)
     return [range(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 

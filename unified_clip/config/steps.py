@@ -16,8 +16,6 @@ from .schema import Clipping
 
 
 class Step(NamedTuple):
-    """The step at which a call clips."""
-
     value: Any
     """A whole number, or a tensor of a compiled graph."""
 
@@ -46,7 +44,6 @@ def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
 
 
 STATE_VERSION = 1
-"""The version of the data that `Clipper.state_dict` returns."""
 
 
 def loaded_step(state: Any) -> int:

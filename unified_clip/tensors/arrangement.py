@@ -70,7 +70,7 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Compare two results of `sums_of`, for two weights of the same norm."""
+    """Compare two results of `sums_of` for two weights of the same norm."""
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 

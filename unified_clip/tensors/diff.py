@@ -16,7 +16,6 @@ Sides = tuple[str, str]
 """The names of the two sets of gradients in messages."""
 
 MOST_TENSORS = 5
-"""The largest number of gradients that the text describes."""
 
 
 def describe(

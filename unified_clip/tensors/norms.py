@@ -41,7 +41,6 @@ def clear_caches() -> None:
 
 @lru_cache(maxsize=1024)  # a suite makes many calls on the same tensors
 def _part(gradient: Dense, p: float) -> Fraction | float:
-    """Return the sum of |x|**p over a gradient, or the largest |x| for p = inf. The result can be NaN or inf."""
     values = gradient.values()
     if not np.isfinite(values).all():
         return math.nan if np.isnan(values).any() else math.inf

@@ -64,7 +64,7 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A tensor with few rows that are not zero. `values[i]` is added to row `rows[i]`, and all other rows are zero."""
+    """A tensor that stores only some of its rows. `values[i]` is added to row `rows[i]`, and other rows are zero."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -104,7 +104,6 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def form(tensor: Dense | None) -> str:
-    """Return the dtype and the shape as text, such as "float32[2, 3]"."""
     return "None" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
 
 

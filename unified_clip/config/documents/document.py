@@ -14,8 +14,6 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 
 
 class Layer(NamedTuple):
-    """A file that is part of a merged document."""
-
     document: Document
     at: tuple[Key, ...] = ()
     """The path of keys in the merged document at which the file's data begins."""
@@ -40,14 +38,13 @@ class Document:
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
-    """Keys that occur twice in this file. `data` has their last value."""
+    """Keys that occur twice in this file. Their last value is in `data`."""
 
     layers: tuple[Layer, ...] = ()
     """The files of a merged document, including this one. Later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that were read, this file first."""
         paths = [self.path, *(layer.document.path for layer in self.layers)]
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
@@ -118,7 +115,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a key, even to null. Raise ConfigError if an unread file might set the key."""
+        """Return whether the file sets a key, even to null. Raise ConfigError if this is unknown."""
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):

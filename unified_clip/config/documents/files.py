@@ -19,7 +19,6 @@ PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.p
 
 
 def kind_of(path: Path) -> str:
-    """Return "toml", "yaml" or "json" for the suffix of a path."""
     if path.suffix.lower() not in DOCUMENT_KINDS:
         raise ConfigError(f"{path}: the suffix is not one of {', '.join(DOCUMENT_KINDS)}. Use one of these.", "UC103")
     return DOCUMENT_KINDS[path.suffix.lower()]

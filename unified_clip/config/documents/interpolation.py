@@ -12,7 +12,7 @@ from .unknown import PartialTable, Unknown
 
 ADVICE = "Write the value instead, or import the resolved configuration. Hydra prints it with `--cfg job --resolve`."
 LONGEST = 10_000
-"""The largest number of characters of a text after replacement. A longer text becomes an `Unknown`."""
+"""The largest number of characters of a text after replacement."""
 
 MOST_VALUES = 100_000
 """The largest number of values after replacement. Without a limit, interpolations of tables could fill the memory."""
@@ -136,7 +136,6 @@ class _Resolver:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the position after the closing brace of an interpolation. `start`: the position after `${`."""
     depth = 1
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -146,10 +145,6 @@ def _closing(text: str, start: int) -> int:
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:
-    """Return the number of values at all levels. Tables and lists are values, too.
-
-    counts: The results for tables and lists, by `id`.
-    """
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in counts:

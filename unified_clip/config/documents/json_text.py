@@ -1,4 +1,4 @@
-"""Parse JSON."""
+"""Parse JSON, and find its duplicate keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse JSON. Return (data, duplicate keys)."""
+    """Return (data, duplicate keys)."""
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -32,10 +32,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
-    """Return the duplicate keys of JSON text with their lines, which the YAML parser finds.
-
-    name: A duplicate key, for the error message.
-    """
+    """Return the duplicate keys of JSON text with their lines, which the YAML parser finds."""
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]
     except (UnreadableError, RecursionError):

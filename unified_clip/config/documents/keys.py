@@ -13,7 +13,7 @@ Key = str | int
 
 
 class Duplicate(NamedTuple):
-    """An entry of a table that a later entry with the same key replaces."""
+    """An entry of a table whose key occurs again later in the table."""
 
     keys: tuple[Key, ...]
     line: int
@@ -33,7 +33,6 @@ def dotted(keys: Sequence[Key]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for messages, shortened to 60 characters."""
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # Python does not print integers with thousands of digits
@@ -43,7 +42,6 @@ def format_value(value: Any) -> str:
 
 
 def infinity(kind: str) -> str:
-    """Return the text for infinity in a kind of file, such as ".inf" for "yaml"."""
     return {"yaml": ".inf", "json": "Infinity", "python": 'float("inf")'}.get(kind, "inf")
 
 

@@ -25,7 +25,9 @@ class MergeRules:
     """A trainer's rules for merging two tables."""
 
     delete_key: str = ""
-    """A key of a table. If its value is true, the table replaces the base file's table instead of merging into it."""
+    """If a table has this key, and its value is true, the table replaces the base file's table instead of merging into
+    it.
+    """
 
     keeps_missing: bool = False
     """Whether the value "???" keeps the value of the base file, as in Hydra."""

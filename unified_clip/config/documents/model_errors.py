@@ -101,7 +101,6 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
 
 
 def _closest(errors: Sequence[Any]) -> Any:
-    """Return the most helpful of pydantic's errors about one value."""
     if isinstance(errors[0]["input"], dict):
         tagged = [entry for entry in errors if entry["type"] in TAGS]
         return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
@@ -149,7 +148,7 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
 
 
 def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the keys that can stand in place of the last of `keys`."""
+    """Return the allowed keys of the table at `keys[:-1]`."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))

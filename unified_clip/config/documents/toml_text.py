@@ -16,7 +16,7 @@ from .unreadable import NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse TOML. Return (data, ()), because TOML forbids duplicate keys."""
+    """Return (data, ()), because TOML forbids duplicate keys."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:
@@ -39,7 +39,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in TOML, or None. A table without a header has the line of its first key.
+    """Return the line of a key, or None. A table without a header has the line of its first key.
 
     The function puts a mark at the key, writes the document as text, and counts the lines above the mark.
     """

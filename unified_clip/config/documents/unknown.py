@@ -10,7 +10,6 @@ from ...errors import ConfigError
 from .keys import Key, dotted
 
 UNKNOWN = "UC106"
-"""The code of errors about values that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +17,6 @@ class Unknown:
     """A value that cannot be read from the files, such as an expression or a key that a missing file might set."""
 
     source: str
-    """The expression in the file."""
-
     advice: str
     reason: str = ""
     """Why the value is unknown, as a sentence. '' means that it is only known at run time."""
@@ -49,7 +46,6 @@ class UnreadFile:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        """Return the error for a missing key that the unread file might set."""
         return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 
@@ -66,6 +62,6 @@ class PartialTable(dict[Any, Any]):
 
 
 def unread_around(data: Any) -> UnreadFile | None:
-    """Return the unread configuration of which a file's data is only a part, or None."""
+    """Return the unread configuration that contains a file's data, or None."""
     unread = getattr(data, "unread", None)
     return unread if isinstance(unread, UnreadFile) and unread.is_outer else None

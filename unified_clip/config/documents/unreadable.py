@@ -20,5 +20,4 @@ TOO_LONG = f"a number has {{}} characters. Give one with at most {MAX_DIGITS}, o
 
 
 def too_long(text: str, digits: str) -> UnreadableError:
-    """Return the error for a whole number with too many digits. `text`: the whole file."""
     return UnreadableError(text[: text.index(digits)].count("\n") + 1, TOO_LONG.format(len(digits)))

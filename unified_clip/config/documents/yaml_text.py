@@ -128,12 +128,12 @@ _Dumper.add_representer(str, _Dumper.quoted_text)
 
 
 def dump(data: Any) -> str:
-    """Return data as YAML text that YAML 1.1 and YAML 1.2 read as the same data."""
+    """Return YAML text that YAML 1.1 and YAML 1.2 read as the same data."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Parse YAML. Return (data, duplicate keys). A text without content gives None as its data."""
+    """Return (data, duplicate keys). A text without content gives None as its data."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
@@ -152,7 +152,6 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str) -> Iterator[Duplicate]:
-    """Yield each key that occurs again later in the same table."""
     loader = _Yaml(text)
     waiting: list[tuple[tuple[Key, ...], yaml.Node | None]] = [((), loader.get_single_node())]
     visited: set[int] = set()
@@ -192,7 +191,6 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key in YAML or JSON, or None."""
     try:
         node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -213,7 +211,7 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the (key, value) nodes of a key, also from tables that `<<` merges. Return None if no table has the key.
+    """Return the (key, value) nodes of a key, also from tables that `<<` merges, or None.
 
     visited: The `id` of each table that was searched.
     """

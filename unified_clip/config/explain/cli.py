@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .examples import Gradients
 
 NUMBERS = ("norm", "coefficient", "norm after")
-"""Columns with one number in each cell."""
 
 
 def add_parser(commands: Any) -> None:
@@ -64,7 +63,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _result(options: argparse.Namespace) -> Explanation | Comparison:
-    """Return the explanation of A, or the comparison with B if the user passed B."""
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from ..formats.naming import named_by
@@ -170,7 +168,7 @@ def _print_comparison(comparison: Comparison) -> None:
 
 
 def _table(*columns: str) -> Table:
-    """Return a table in which long words continue in the next line. Numbers are never split."""
+    """Return a table in which long words continue in the next line, except in columns of numbers."""
     from rich.table import Table
 
     table = Table()

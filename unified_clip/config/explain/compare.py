@@ -27,8 +27,6 @@ OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
 @dataclass(frozen=True)
 class ExampleResult:
-    """The effect of a configuration on one example."""
-
     of: str
     """The description of the example, such as "gradients of norm 13"."""
 
@@ -48,8 +46,6 @@ class ExampleResult:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A configuration in sentences, with its effect on examples."""
-
     name: str
     sentences: list[str]
     notes: list[str]
@@ -67,11 +63,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The effects of two configurations on the same example."""
-
     of: str
-    """The description of the example, such as "gradients of norm 13"."""
-
     a: ExampleResult
     b: ExampleResult
     distance: float
@@ -81,13 +73,10 @@ class Compared:
     """
 
     sentence: str
-    """Both effects in words."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two configurations, with the settings that differ and the effects on examples."""
-
     a: Explanation
     b: Explanation
     same: bool
@@ -98,7 +87,6 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The comparison in one line, with the effects on each example."""
         if self.same:
             return SAME
         sentences = [row.sentence for row in self.compared]
@@ -109,7 +97,6 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """A sentence about whether the configurations differ, and in how many examples the results differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)
@@ -119,11 +106,7 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Describe a configuration in words, and clip gradients by it.
-
-    name: The name of the configuration in the output.
-    gradients: The gradients to clip. None: clip examples.
-    """
+    """Describe a configuration in words, and clip `gradients` by it. Without gradients, clip examples."""
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
     return Explanation(name, describe.sentences(config), notes, worked)
@@ -132,13 +115,7 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare the settings of two configurations, and their effects on gradients.
-
-    The clips are at `step`, and at other steps at which the schedules can differ.
-
-    names: The names of the two configurations in the output.
-    gradients: The gradients to clip. None: clip examples.
-    """
+    """Compare the settings of two configurations, and their effects on `gradients` or on examples."""
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
     same = a.meaning == b.meaning and a.not_finite == b.not_finite

@@ -17,7 +17,7 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 
 
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
-    """Return sentences about the effect of a configuration, for `unified-clip explain`.
+    """Return sentences about the effect of a configuration.
 
     threshold: Code to print in place of the threshold, such as args.max_norm.
     """
@@ -52,7 +52,7 @@ def warm_up(settings: Settings) -> list[str]:
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:
-    """Return sentences about a rule, with its formula, norm and threshold.
+    """Return sentences about a rule.
 
     threshold: Code to print in place of the threshold, or of both bounds.
     """
@@ -97,7 +97,6 @@ def order(clipping: Clipping) -> str:
 
 
 def limits(clipping: Clipping) -> str:
-    """Return the threshold or the bounds of a rule as text."""
     threshold = clipping.threshold
     if clipping.bounds:
         return f"[{', '.join(map(number, clipping.bounds))}]"
@@ -129,7 +128,6 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def nonfinite(settings: Settings) -> str:
-    """Return a sentence about the effect of a NaN or infinite norm."""
     actions = {
         "raise": "an error is raised and nothing changes",
         "skip": "the step is skipped",

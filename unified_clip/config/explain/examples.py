@@ -38,8 +38,6 @@ class Example:
     """Example gradients, and the step at which they are clipped."""
 
     of: str
-    """The description, such as "gradients of norm 13"."""
-
     gradients: Gradients
     step: int
 
@@ -154,7 +152,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at which the schedules of several rules differ.
+    """Return steps at which the schedules of the rules differ.
 
     rules: The rule of each configuration for the same parameters.
     """

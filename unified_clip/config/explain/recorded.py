@@ -16,7 +16,6 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
     """Return a sentence with the share of recorded norms that a configuration clips.
 
     source: The file of the configuration, for errors.
-    path: A file of `unified_clip.record`.
     """
     if unfit := _unfit(config):
         raise UsageError(
@@ -39,7 +38,7 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
 
 
 def _unfit(config: ClipConfig) -> str:
-    """Return the first setting of a configuration that does not apply to total norms, or ''."""
+    """Return the first setting that does not apply to total norms, or ''."""
     if config.rule != "global_norm":
         return f"rule = {config.rule!r}"
     if config.uses_names:

@@ -12,7 +12,6 @@ __all__ = ["FORMATS", "Format", "FormatKey", "Imported"]
 
 
 def _formats() -> Iterator[Format]:
-    """Yield an object of each subclass of `Format` that a module in `trainers` defines."""
     for info in pkgutil.walk_packages(trainers.__path__, f"{trainers.__name__}."):
         for member in vars(importlib.import_module(info.name)).values():
             if inspect.isclass(member) and issubclass(member, Format) and member.__module__ == info.name:
@@ -20,4 +19,3 @@ def _formats() -> Iterator[Format]:
 
 
 FORMATS: dict[str, Format] = {trainer.name: trainer for trainer in sorted(_formats(), key=lambda trainer: trainer.name)}
-"""The formats of trainers by name."""

@@ -48,7 +48,6 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
 
 
 def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
-    """Return an error message if a rule differs from the trainer's AGC in more than `clip_factor`, else ''."""
     same = f"Set `adaptive.convention` to {convention!r}."
     if (rule.convention == "optax") != (convention == "optax"):
         return f"its adaptive clipping has other units than the convention {rule.convention!r}. {same}"

@@ -113,7 +113,7 @@ class Format(ABC):
     """Paths of clip keys that are not supported. For each key, `read` raises an error or returns a note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last keys of paths in `clip_keys` that choose a rule instead of a threshold."""
+    """The names of keys in `clip_keys` that choose a rule instead of a threshold."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
@@ -131,11 +131,7 @@ class Format(ABC):
     """Whether the trainer supports norm types other than 2."""
 
     has_bounds: ClassVar[bool] = False
-    """Whether the trainer supports `min` and `max`."""
-
     nonfinite: ClassVar[Sequence[str]] = ("family",)
-    """The values of `nonfinite` that the trainer supports."""
-
     not_finite: ClassVar[str] = ""
     """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by its rule."""
 
@@ -155,9 +151,10 @@ class Format(ABC):
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a file with which this version of the trainer clips by the settings.
+        """Return the data of a file that has the effect of the settings. By default, the data has only the first clip
+        key.
 
-        By default, the data has only the first clip key. Raise NotRepresentableError for an unsupported setting.
+        Raise NotRepresentableError for an unsupported setting.
         """
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold
@@ -168,7 +165,7 @@ class Format(ABC):
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
         """Return the version that the user passed, or raise ConfigError without a version.
 
-        unset: A missing key. If the file set the key, the version would not matter.
+        unset: A missing key. If the file had this key, the version would not matter.
         """
         if version is None:
             newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
@@ -179,7 +176,7 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return clip settings as a dict. A threshold of None gives {"rule": "none"}."""
+        """Return clip settings as a dict. Without a threshold, return {"rule": "none"}."""
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -265,7 +262,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return the error message for include, exclude, groups or an unsupported `nonfinite`, or ''."""
+        """Return an error message for include, exclude, groups and an unsupported `nonfinite`, or ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -278,12 +275,12 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """A sentence with Python code that clips by the configuration. '' if the format has no `instead`."""
+        """A sentence with Python code that clips by the configuration, or ''."""
         text = f" Or clip in Python{except_under(self.name)}: `clip = ClipConfig.load(FILE)`, then {self.instead}."
         return text if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
-        """Return an error message if the format does not support the rule, its threshold or its norm type, else ''."""
+        """Return an error message if the format does not support the rule, else ''."""
         if is_off(settings):
             return ""
         if settings.rule not in rules:

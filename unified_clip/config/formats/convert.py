@@ -41,7 +41,6 @@ HINTS = {
     "tensorflow": _TENSORFLOW, "tf": _TENSORFLOW, "jax": _JAX, "flax": _JAX, "torch": _TORCH, "pytorch": _TORCH,
     "transformers": _HUGGING_FACE, "huggingface": _HUGGING_FACE,
 }  # fmt: skip
-"""A hint for each framework that users might pass as a format."""
 
 CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
@@ -83,7 +82,6 @@ def settings(candidate: Candidate, version: Version | None = None) -> dict[str, 
 
 
 def _other_files(document: Document) -> list[str]:
-    """Return a note that names the other files of a merged document, or [] if there are none."""
     names = dict.fromkeys(layer.document.name for layer in document.layers)
     others = [name for name in names if name != document.name]
     return [f"The import also read these files: {', '.join(others)}."] if others else []
@@ -134,10 +132,7 @@ def write(
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Return (configuration with a family and eps that the format supports, notes on the difference).
-
-    Raise NotRepresentableError if the effects differ and `nearest` is False.
-    """
+    """Return (configuration with a family and eps that the format supports, notes on the difference)."""
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
     if difference is None:
@@ -168,7 +163,6 @@ def parse_name(text: str) -> tuple[str, Version | None]:
 
 
 def named(path: Path, name: str) -> Candidate:
-    """Return (format, parsed file) for a file whose format the user named."""
     if name == UNIFIED_CLIP:
         return None, _parse_own(path)
     trainer = FORMATS[name]
@@ -191,7 +185,6 @@ def _unlike(trainer: Format, document: Document) -> list[str]:
 
 
 def _in_words(kinds: Sequence[str]) -> str:
-    """Return kinds of files as text, such as "shell scripts or yaml"."""
     names = {"args": "shell scripts", "python": "Python source"}
     return " or ".join(names.get(kind, kind) for kind in kinds)
 
@@ -202,7 +195,6 @@ def _may_read(trainer: Format, path: Path) -> bool:
 
 
 def _parse(trainer: Format, path: Path, name: str) -> Document:
-    """Parse a file without its base files. `name`: the name of the file in messages."""
     text, kind = documents.read_text(path), DOCUMENT_KINDS.get(path.suffix.lower())
     if kind is not None:
         document = documents.parse(text, kind, name)
@@ -221,7 +213,6 @@ def _compose(trainer: Format, document: Document) -> Document:
 
 
 def _detect(path: Path) -> Candidate:
-    """Parse a file in the only format that recognises it."""
     candidates = recognising(path)
     if len(candidates) == 1:
         return candidates[0]
@@ -282,10 +273,7 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about the first base file that cannot be read, or ''.
-
-    A format might recognise the configuration by keys of that base file.
-    """
+    """Return sentences about the first base file that cannot be read, or ''."""
     for trainer in FORMATS.values():
         if _may_read(trainer, path) and trainer.inheritance.keys:
             try:
@@ -304,7 +292,6 @@ def _unread_base(path: Path) -> str:
 
 
 def _partial_tables(data: Any) -> Iterator[PartialTable]:
-    """Yield each `PartialTable` in nested data."""
     if isinstance(data, PartialTable):
         yield data
     for value in data.values() if isinstance(data, dict) else ():
@@ -312,7 +299,6 @@ def _partial_tables(data: Any) -> Iterator[PartialTable]:
 
 
 def _advice(path: Path) -> str:
-    """Return advice on a file that no format recognises."""
     kind = DOCUMENT_KINDS.get(path.suffix.lower())
     document = documents.parse(documents.read_text(path), kind, path.name) if kind else None
     keys = [keys for keys, _ in placement.clip_keys(document)] if document else []

@@ -38,7 +38,6 @@ def except_under(format_: str) -> str:
 
 
 CLASS_KEYS = ("class_path", "_target_", "type")
-"""The keys that name the class of a strategy in LightningCLI, Hydra and mmengine."""
 
 STRATEGIES = {
     "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
@@ -58,7 +57,6 @@ def strategy_name(strategy: Any) -> str:
 
 
 def of_strategy(strategy: Any) -> str:
-    """Return the engine of a strategy of Lightning or mmengine, or ''."""
     name = strategy_name(strategy).rpartition(".")[2].lower()
     return next((engine for part, engine in STRATEGIES.items() if part in name), "")
 

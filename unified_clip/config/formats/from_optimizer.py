@@ -19,7 +19,6 @@ KERAS_BASES = ("Optimizer", "OptimizerV2")
 
 
 def data(optimizer: Any) -> dict[str, Any]:
-    """Return the clip settings of an optimizer of Keras or Paddle."""
     modules = [base.__module__ for base in type(optimizer).__mro__]
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):

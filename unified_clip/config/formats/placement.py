@@ -57,7 +57,7 @@ def unread_paths(document: Document, trainer: Format) -> list[Path]:
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Return the clip keys that the trainer ignores, after checks that raise ConfigError.
+    """Check the places of the clip keys, and return the keys that the trainer ignores.
 
     Raises:
         ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
@@ -100,8 +100,6 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
     """Return a note for each clip key that the trainer ignores.
 
     If the trainer clips nothing, raise ConfigError instead, because other code might clip by the key.
-
-    is_off: Whether the trainer clips nothing.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -118,7 +116,7 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a key twice with different values, and the key matters for clipping."""
+    """Raise ConfigError if a file sets a clip key, or a table with clip keys, twice with different values."""
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
@@ -134,12 +132,10 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
 
 
 def first_read(document: Document, trainer: Format) -> Path:
-    """Return the path of the first clip key that the trainer reads, or () if there is none."""
     return next(read_paths(document, trainer), ())
 
 
 def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
-    """Yield the path of each clip key that the trainer reads."""
     places = trainer.places(document)
     return (path for path, _ in _entries(document.data, places) if _is_at(path, places))
 
@@ -184,7 +180,7 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a path ends in the name of a clip key, from `places` or of any trainer.
+    """Return whether a path ends in a clip key of any trainer, or in a key of `places`.
 
     A misspelt name, such as max_grad_nrom, counts if its value is a number.
     """
@@ -212,12 +208,10 @@ def _normalized(key: Key) -> str:
 
 
 def _format_place(place: Path, trainer: Format) -> str:
-    """Return a place as text, such as "EXPERIMENT.config.grad_clip"."""
     return dotted([trainer.placeholder if key == ANY else key for key in place])
 
 
 def _explained(place: Path, trainer: Format) -> str:
-    """Return a sentence about the placeholder in a place, or ''."""
     return f" {trainer.placeholder} stands for a name." if ANY in place else ""
 
 

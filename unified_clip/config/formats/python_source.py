@@ -18,7 +18,6 @@ MAX_ALIASES = 10
 """The longest chain of names to follow, such as a = b; b = 1.0."""
 
 MAX_SHOWN = 60
-"""The number of characters above which messages shorten code."""
 
 
 class PythonFormat(OwnFormat):
@@ -53,7 +52,6 @@ def parse_tree(text: str, name: str) -> ast.Module:
 
 
 def shortened(node: ast.AST) -> str:
-    """Return the code of a node, shortened for a message."""
     code = ast.unparse(node)
     if len(code) <= MAX_SHOWN:
         return code
@@ -135,7 +133,6 @@ class Source:
         return {module.partition(".")[0] for module in self.imports.values()}
 
     def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:
-        """Return an error about a node, with the file and the line."""
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
@@ -172,7 +169,6 @@ class Source:
         yield from sorted(uses, key=lambda use: (use[1].lineno, use[1].col_offset))
 
     def call(self, node: ast.expr) -> ast.Call:
-        """Return the call of the function that a node names."""
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
@@ -254,7 +250,6 @@ class Source:
             yield node
 
     def function(self, node: ast.AST, kinds: tuple[type[ast.AST], ...] = FUNCTIONS) -> ast.AST | None:
-        """Return the innermost function around a node, or None."""
         return next((outer for outer in self.around(node) if isinstance(outer, kinds)), None)
 
     def conditions(self, node: ast.AST) -> list[str]:

@@ -21,7 +21,7 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Make all missing keys unknown if a key of the document names base files, and the trainer does not read them.
+    """Make missing keys unknown if the document names base files that the trainer does not read.
 
     Another program might merge these base files for the trainer.
     """

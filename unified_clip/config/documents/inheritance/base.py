@@ -45,8 +45,6 @@ class Files:
     main: Document
     parse: Parse
     advice: str
-    """What to do if a file cannot be read."""
-
     opened: int = field(default=0, init=False)
 
     def open(

@@ -22,11 +22,8 @@ class BaseFiles(Inheritance):
 
     key: str
     advice: str
-    """What to do if a base file cannot be read, as a sentence."""
-
     rules: MergeRules = PLAIN
     takes_text: bool = True
-    """Whether the value of the key may be a single path instead of a list of paths."""
 
     @property
     def keys(self) -> Sequence[str]:  # type: ignore[override]
@@ -69,7 +66,6 @@ class BaseFiles(Inheritance):
         return lower
 
     def combine(self, document: Document, bases: Any) -> Any:
-        """Return the data of a file, without `self.key`, merged onto the data of its base files."""
         own = {key: value for key, value in document.data.items() if key != self.key}
         return self._merge(document, (), bases, own)
 
@@ -96,7 +92,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, path of a base file as text) for each base file that a document names."""
+        """Yield (path of keys, path of a base file as text) for each base file that the document names."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

@@ -87,8 +87,6 @@ def _parse(path: Path, name: str) -> Document:
 
 @dataclass
 class _Node:
-    """A file that Hydra composes, with its place among the configuration files."""
-
     document: Document
     root: Path
     """The folder that contains the folders of the groups."""
@@ -107,8 +105,6 @@ class _Composition:
     """The entries of `defaults` lists that override a choice, by a key such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
-    """The file that contains each entry of `choices`."""
-
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
     """The chosen file of each group, for `${group}` in a `defaults` list."""
@@ -129,7 +125,6 @@ class _Composition:
         return replace(document, data=data, layers=tuple(layers))
 
     def _unread(self, main: _Node) -> UnreadFile | None:
-        """Return an `UnreadFile` if `main` is only part of a configuration, or None if `main` is complete."""
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]

@@ -41,12 +41,10 @@ class Default:
 
     @property
     def relative_package(self) -> str:
-        """The entry's package, relative to the package of the file."""
         return self.group.replace("/", ".") if self.package is None else self.package
 
     @property
     def is_of_hydra(self) -> bool:
-        """Whether the entry configures Hydra itself."""
         return self.group == "hydra" or self.group.startswith("hydra/")
 
 

@@ -24,8 +24,6 @@ class NamedFile(Inheritance):
     """Replaces the path of another file, which is a value in the configuration, by the keys of that file."""
 
     at: tuple[str, ...]
-    """The path of the key that names the file."""
-
     advice: str
     suffixes: tuple[str, ...] = (".json",)
 

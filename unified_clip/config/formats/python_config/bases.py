@@ -21,8 +21,6 @@ FOLDER = re.compile(r"\{\{\s*fileDirname\s*\}\}")
 
 
 class Import(NamedTuple):
-    """An import of a base file in `with read_base():`."""
-
     path: str
     """The path relative to the importing file, or the name of the module in an installed package."""
 
@@ -94,7 +92,6 @@ def _imported(data: dict[str, Any], statement: Import) -> dict[str, Any]:
 
 
 def _imports(document: Document) -> list[Import]:
-    """Return the imports in `with read_base():` of a file."""
     imports = []
     for statement in parse_tree(document.text, document.name).body:
         for node in statement.body if isinstance(statement, ast.With) and reads_base(statement) else []:

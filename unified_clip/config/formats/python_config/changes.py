@@ -17,7 +17,6 @@ WRITERS = frozenset({"globals", "locals", "vars", "exec"})
 
 
 def reads_base(statement: ast.stmt) -> bool:
-    """Return whether a statement is `with read_base():`."""
     return isinstance(statement, ast.With) and "read_base" in ast.unparse(statement.items[0])
 
 

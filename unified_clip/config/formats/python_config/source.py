@@ -29,8 +29,6 @@ def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Docum
 
 
 class _Reader:
-    """Reads the statements of a configuration in order, and collects the values of its names."""
-
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
         self.has_bases = BASES in names
@@ -99,10 +97,7 @@ class _Reader:
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
-        """Return the value of an expression, or an `Unknown`. Add the lines of inner values to `places`.
-
-        keys: The path of the value in the configuration.
-        """
+        """Return the value of an expression, or an `Unknown`. Add the lines of inner values to `places`."""
         entries = _entries(node)
         if entries is not None:
             self.places.update({(*keys, key): value.lineno for key, value in entries.items()})

@@ -212,7 +212,6 @@ class _PlaceCheck:
         return [load for load in reads if load.lineno > after or source.function(load) is not function]
 
     def _has_imported_root(self, node: ast.expr) -> bool:
-        """Return whether an expression such as `a.b.c` begins with an imported name."""
         while isinstance(node, ast.Attribute):
             node = node.value
         return isinstance(node, ast.Name) and node.id in self.source.imports

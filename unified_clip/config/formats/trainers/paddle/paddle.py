@@ -124,7 +124,6 @@ class Paddle(PythonFormat):
         return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
 
     def settings_of(self, name: str, arguments: Document) -> dict[str, Any]:
-        """Return the clip settings of the Paddle class `name`, which is called with these arguments."""
         key, *more = ARGUMENTS[name]
         data = arguments.data
         if data.get(key) is None:
@@ -191,7 +190,6 @@ def _is_imported(source: Source, node: ast.Attribute) -> bool:
 
 
 def _check_groups(source: Source) -> None:
-    """Raise ConfigError if the source sets grad_clip for one group of parameters."""
     for node in source.nodes:
         keys: list[Any] = []
         if isinstance(node, ast.Dict):

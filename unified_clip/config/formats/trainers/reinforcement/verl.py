@@ -76,7 +76,7 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _not_finite(document: Document, version: Version | None) -> str:
-    """Return a sentence that verl skips steps whose norm is not finite, or '' if it does not."""
+    """Return a sentence about steps that verl skips, or ''."""
     if _is_megatron(document, ACTOR):
         return ""
     if version is None:

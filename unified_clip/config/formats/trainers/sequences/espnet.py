@@ -80,7 +80,6 @@ class ESPnet(Format):
         return Imported(self.settings("global_norm", threshold, norm_type), notes, not_finite)
 
     def _read_old(self, document: Document) -> Imported:
-        """Read a file of ESPnet 1."""
         module = str(document.get("model-module", default=""))
         is_speech = any(map(document.has, SPEECH_KEYS)) or SPEECH_MODULE.search(module)
         is_text = any(map(document.has, TEXT_KEYS)) or TEXT_MODULE.search(module)

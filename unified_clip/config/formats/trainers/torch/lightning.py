@@ -25,7 +25,6 @@ ROOTS: tuple[tuple[str, ...], ...] = (("trainer",), ("fit", "trainer"), ("lightn
 """The paths at which a file can have the trainer's arguments."""
 
 HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
-"""Matches the class of a trainer in Hydra's `_target_`."""
 
 
 class Lightning(Format):

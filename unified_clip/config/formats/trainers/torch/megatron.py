@@ -79,9 +79,7 @@ class Megatron(OwnFormat):
 
 
 def script_options(text: str) -> list[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script, in order. An option without a value has the value
-    None.
-    """
+    """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option."""
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):
@@ -99,5 +97,4 @@ def _words(text: str) -> Iterator[tuple[int, str]]:
 
 
 def option_value(word: str | None) -> Any:
-    """Return a word as a float if it is a number."""
     return float(word) if word is not None and NUMBER.fullmatch(word) else word

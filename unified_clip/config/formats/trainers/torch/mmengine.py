@@ -104,7 +104,6 @@ class MMEngine(OwnFormat):
 
     @staticmethod
     def _of_another_type(key: str, kind: str) -> str:
-        """Return the error message for a key that clips of type `kind` do not have."""
         problem = f"clips of type {kind!r} do not have this key"
         for other, keys in CLIP_ARGUMENTS.items():
             if key in keys:
@@ -151,7 +150,6 @@ class MMEngine(OwnFormat):
 
 
 def clip_source(data: dict[str, Any] | None) -> str:
-    """Return a dict as Python source, such as "dict(max_norm=1.0)"."""
     if data is None:
         return "None"
     sources = {key: "float('inf')" if value == float("inf") else repr(value) for key, value in data.items()}
