@@ -130,7 +130,6 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._is_restored = checkpoint.get("global_step", 1) > 0  # Lightning's tuner restores step 0
 
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
-        """Return a clipper for an optimizer, with the state that was loaded from a checkpoint."""
         clipper = self._config.clipper(pl_module if self._names is None else self._names, **vars(self._spec))
         index = [id(candidate) for candidate in trainer.optimizers].index(id(optimizer))
         self._by_index[index] = clipper

@@ -116,11 +116,7 @@ def outcome_arrays(
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Return the outcome of a step from the values of its `OutcomeArrays`.
-
-    steps: The number of steps so far.
-    step: The step for a schedule.
-    """
+    """Return the outcome of a step from the values of its `OutcomeArrays`."""
     if steps == 0:
         raise NothingClippedError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)
@@ -130,10 +126,7 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient, without steps whose outcome is unknown.
-
-    recent: The value of `OutcomeArrays.clipped` for each step.
-    """
+    """Return the share of steps that changed a gradient, without steps whose outcome is unknown."""
     known = [int(clipped) for clipped in recent if clipped != UNKNOWN]
     return sum(known) / len(known) if known else None
 

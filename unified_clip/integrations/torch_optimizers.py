@@ -28,7 +28,6 @@ WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
 """Packages whose optimizers contain another optimizer, which makes the steps."""
 
 HOOKS = "_optimizer_step_pre_hooks"
-"""The attribute of an optimizer that has the hooks from `register_step_pre_hook`."""
 
 
 CALLERS = 10
@@ -268,6 +267,5 @@ def _then_clip(closure: Callable[[], Any], clip: Callable[[], None]) -> Callable
 
 
 def _names_of(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Return the parameters by name. Return None if the optimizer was not built from `named_parameters()`."""
     names = [name for group in optimizer.param_groups for name in group.get("param_names", [])]
     return dict(zip(names, parameters_of(optimizer), strict=True)) if names else None

@@ -36,7 +36,6 @@ KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if 
 """The modes whose graphs call the compiled kernels for a norm_type of 1 or 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
-"""The number of ranks in each mode that shards the gradients."""
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
 """The module of `adapters` for distributed tensors, for each framework that supports several ranks."""
@@ -55,13 +54,11 @@ TITLES: Mapping[str, str] = {
 }
 
 YOURS = "your function"
-"""The title of the mode NATIVE for a function of the user."""
 
 UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 
 
 def modes_of(framework: str, *, own_functions: bool = False) -> Sequence[str]:
-    """Return all modes of a framework. Graphs are last."""
     if framework == "numpy":
         return (HOST, NATIVE) if own_functions else (HOST,)
     shared = PROCESSES if framework in DISTRIBUTED else ()

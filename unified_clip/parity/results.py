@@ -121,7 +121,6 @@ class NativeResult(Result):
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a subclass of a model with a field for each mode of unified_clip. field: (type, default)."""
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 
@@ -135,7 +134,6 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
         return {mode: result for mode in UNIFIED_CLIP_MODES if (result := getattr(self, mode))}
 
     def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
-        """Return the result of a mode, or None if the mode did not run."""
         return cast(UnifiedClipResult | NativeResult | None, getattr(self, mode))
 
 

@@ -26,7 +26,6 @@ from .workers import run_worker
 from .workers.run_worker import WorkerResults, WorkItem
 
 AT_ONCE = 2
-"""The number of workers that run in parallel."""
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
 """The slowest modes. Each group of modes has its own worker, which starts early."""
@@ -39,7 +38,6 @@ TOGETHER = (*SLOW, OTHERS, *LAST)
 """The groups of modes that share a worker. Every mode is in exactly one group."""
 
 Progress = Callable[[str, int], Any]
-"""A function that is called with a framework's name and the number of its new results."""
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:

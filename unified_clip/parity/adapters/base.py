@@ -45,8 +45,6 @@ class Adapter(TensorConverter, Protocol):
     """
 
     packages: Sequence[str] = ()
-    """The packages whose versions are in the report."""
-
     families: Sequence[str] = ()
     """The values of `public_calls.Call.family` for which the framework has functions."""
 
@@ -98,7 +96,6 @@ class Adapter(TensorConverter, Protocol):
         return tensors
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether two tensors share memory. Either tensor can be None."""
         return False
 
     def scope(self, dtypes: set[str]) -> AbstractContextManager[Any]:

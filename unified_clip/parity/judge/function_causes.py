@@ -13,7 +13,6 @@ from .judged_result import JudgedResult
 from .oracle import Expected
 
 Results = Mapping[tuple[str, str], JudgedResult]
-"""The results of one framework, by (mode, case name)."""
 
 
 def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:

@@ -107,7 +107,6 @@ def percentile(
 
 
 RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
-"""The recursions of the rules that limit the total norm."""
 
 TensorStep = tuple[list[float | None], dict[str, Any]]
 """(coefficients of all tensors, state after the step). A tensor without a gradient has the coefficient None."""
@@ -126,10 +125,7 @@ def adagc(
 ) -> Iterator[TensorStep]:
     """Yield (coefficients of all tensors, state after the step) for each step.
 
-    norms_of_steps: The norm of each tensor in each step. None: the tensor has no gradient.
-    totals: The total norm of each step.
     coefficient: A function of a norm and a threshold that returns the clip coefficient.
-    limit: The largest threshold.
     """
     means, seen = [0.0] * len(norms_of_steps[0]), 0
     for norms, total in zip(norms_of_steps, totals, strict=True):

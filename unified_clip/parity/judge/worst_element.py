@@ -33,7 +33,7 @@ def find(
     modes: Iterable[str],
     tolerance: float = TOLERANCE,
 ) -> dict[str, WorstElement]:
-    """Return the element with the largest error in each mode. Modes without a difference are left out."""
+    """Return the element with the largest error in each mode that differs."""
     native = outcomes.get(NATIVE)
     own = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}

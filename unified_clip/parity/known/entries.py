@@ -37,15 +37,14 @@ SIZED = ("value", "touched")
 """The kinds of differences in numbers only. Their entries need a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
-"""The kinds of differences whose numbers are compared. Their entries can have a size and `not_finite`."""
+"""The kinds of differences whose numbers are compared."""
 
 ERRORS = ("raises", "error")
-"""The kinds of differences in which the function raises an error. The class of the error is the cause."""
+"""The kinds of differences in which the function raises an error."""
 
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 
 ANY, UNKNOWN = "any", "unknown"
-"""Special values of `cause` in an entry."""
 
 UNEXPLAINED = ", and the cause is unknown"
 """The end of the reason that `--accept` writes for a difference without a known cause."""

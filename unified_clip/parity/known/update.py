@@ -37,8 +37,6 @@ def write(path: Path, report: ParityReport) -> Changes:
 
     Correct entries and comments stay unchanged. A stale entry that still covers a difference gets the new size and
     cases.
-
-    report: A report without failures, and without differences of unified_clip.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
@@ -92,7 +90,6 @@ def write(path: Path, report: ParityReport) -> Changes:
 def _correct_and_stale(
     report: ParityReport, differences: Mapping[Place, NativeResult]
 ) -> tuple[list[KnownDifference], list[KnownDifference]]:
-    """Return (correct entries, entries that are stale or have a wrong size)."""
     correct, stale = list[KnownDifference](), list[KnownDifference]()
     for result in report.known:
         if result.entry:

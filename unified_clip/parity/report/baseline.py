@@ -27,10 +27,8 @@ FACTOR = 1.1
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
 OTHER_BITS = "the bits of this known difference differ from the baseline"
-"""The start of `Change.why` if a function has changed within a known difference."""
 
 CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
-"""The start of `Change.why` with `--strict-bits`, if a result has other bits than the baseline."""
 
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
@@ -53,8 +51,6 @@ class _Entry:
     """The numbers of the result, or their digests."""
 
     wrong: bool = False
-    """Whether the entry is a difference that fails a run without a baseline."""
-
     cause: str = ""
     """The cause of the difference, without numbers that vary."""
 

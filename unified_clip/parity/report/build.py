@@ -100,7 +100,6 @@ def _without_cause(entries: Sequence[KnownDifferenceResult]) -> list[str]:
 
 
 NO_CAUSE = "the entry has no `cause`"
-"""The start of the problem that `--strict` reports for an entry without `cause`."""
 
 WRITE_REASON = "Write why you accept the difference into `reason`, or correct the function"
 
@@ -113,7 +112,6 @@ def _entries_without_cause(count: int) -> str:
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
-        """Return the number of results with each verdict, by framework."""
         by_framework = {}
         for framework in frameworks:
             results = [case.frameworks[framework].get(mode) for case in cases if framework in case.frameworks]
@@ -178,10 +176,6 @@ def _problem(what: str, detail: str, cases: Sequence[str] = ()) -> Problem:
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
     def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
-        """Return a problem of this case.
-
-        place: The text of `Change.what` for the result, to find the result in the baseline.
-        """
         is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
         excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
         fields = {"framework": None, "mode": None, **names}

@@ -26,8 +26,6 @@ from .markdown import size
 
 
 class Column(NamedTuple):
-    """A column of the page's table: a framework in one mode."""
-
     framework: str
     mode: str
 
@@ -89,8 +87,6 @@ class Row:
 
 @dataclass(frozen=True)
 class View:
-    """The values for the template of the page."""
-
     report: ParityReport
 
     @cached_property
@@ -105,7 +101,6 @@ class View:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The row number of each case, by case name."""
         return {row.case.name: row.number for row in self.rows}
 
     @cached_property

@@ -14,7 +14,6 @@ from ..elements import SIDES, Side
 from ..results import ParityReport, Result
 
 BINS = ["0", "1", "2 to 9", "10s", "100s", *(f"≥ 10{digit}" for digit in "³⁴⁵⁶⁷⁸⁹"), "not finite"]
-"""The bins of the histogram: distances in ULP."""
 
 SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
     lambda: lambda x, y: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",

@@ -52,8 +52,6 @@ class CallForm(BaseModel):
     """Whether the tensors overlap. Ignored if the framework has no views."""
 
     tensor_arguments: bool = False
-    """Whether the thresholds are passed as float32 tensors."""
-
     gradients_for_parameters: bool = False
     """Whether functions that clip in place get the gradients instead of the parameters."""
 

@@ -24,7 +24,6 @@ from .schema import Framework, SuiteError
 FILE = "suite.toml"
 
 MOST_NEAR = 5
-"""The largest number of similar names in the error about an unknown case."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,6 @@ class Suite:
     """The path of the suite, as the user typed it."""
 
     root: Path = Path()
-    """The directory of the suite's file."""
-
     without: Sequence[str] = ()
     notes: Sequence[str] = ()
     saved: Sequence[str] = ()
@@ -137,7 +134,6 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
     """Return a `[frameworks.NAME]` table with its default values filled in.
 
-    file: The suite's file. The path `python` in the table is relative to the directory of the file.
     tolerance: The default tolerance.
     """
     if name not in ADAPTERS.values():

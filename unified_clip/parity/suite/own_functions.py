@@ -79,8 +79,6 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
 
 
 def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
-    """Return the advice for a function that does not exist. text: FILE.py:FUNCTION."""
-
     def line(file: str, name: str) -> str:
         return f'Write {public_name} = "{Path(text.rpartition(":")[0]).with_name(file).as_posix()}:{name}"'
 

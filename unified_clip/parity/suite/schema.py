@@ -140,8 +140,6 @@ class GradientsTable(Table):
 
 
 class CaseOptions(Table):
-    """The keys of a `[[cases]]` table about each case."""
-
     frameworks: list[Name] = []
     modes: list[Mode] = []
     """The modes that run the case. An empty list means all modes of the suite."""
@@ -158,8 +156,6 @@ class CaseOptions(Table):
 
 
 class CallsTable(Table):
-    """The keys of a `[[cases]]` table that name calls and lists of gradients."""
-
     gradients: Annotated[
         list[Name], Field(min_length=1, examples=['gradients = ["NAME"] with the name of a [[gradients]] table'])
     ]
@@ -181,8 +177,6 @@ class CallsTable(Table):
 
 
 class CasesTable(CaseOptions, CallForm, CallsTable):
-    """A `[[cases]]` table of a suite."""
-
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"
 
 
@@ -195,8 +189,6 @@ CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "ad
 
 
 class Framework(Table):
-    """A `[frameworks.NAME]` table of a suite."""
-
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
     """The interpreter that starts the worker, or its virtual environment. The path is relative to the suite's

@@ -37,10 +37,8 @@ FAILURE_WEIGHTS = {"timed out": 2}
 """The weight of each kind of failure. Other kinds count as 1. Timeouts weigh more because they take long."""
 
 KEPT_BYTES = 1 << 12
-"""The number of bytes to keep of a worker's output."""
 
 SHOWN_CHARACTERS = 80
-"""The number of characters of a worker's output in the report."""
 
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
@@ -80,7 +78,6 @@ def command(
 ) -> list[str]:
     """Return the command line of a worker, without the directories JOB and OUT.
 
-    python: The interpreter that has the framework.
     functions: The user's functions as FILE.py:FUNCTION, by public name.
     root: The directory that contains the files of the user's functions.
     returns: "gradients" or "nothing" for each public name whose function returns no norm.
@@ -104,7 +101,6 @@ def run_worker(
 
     timeout: The number of seconds to wait for a new result before the worker is ended.
     on_result: A function that is called with each item and its outcome. Its return values are stored.
-    progress: A function that is called with the number of new results.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
     while run.remaining:
