@@ -108,7 +108,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function does not clip."""
+    """Yield a clip for a call that passes `ClipFunction.needs`. The function clips only with this argument."""
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -137,7 +137,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return the reason why a use of a clip cannot be ported, such as a subclass of a clip class, or ''."""
+    """Return the reason why a use of a clip cannot be ported, or ''. An example is a subclass of a clip class."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:

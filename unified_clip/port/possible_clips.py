@@ -34,7 +34,7 @@ OF_ENGINE = (
     "method is your own, port its code by hand."
 )
 MAX_ALIASES = 4
-"""The number of variables through which to follow a method, as in a = engine.clip_grad_norm_; b = a; b(parameters)."""
+"""The longest chain of variables to follow, such as a = engine.clip_grad_norm_; b = a; b(parameters)."""
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
@@ -44,7 +44,7 @@ LAYER_NAMES = re.compile(
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names of objects that are not clips but might be looked up by getattr, such as losses and optimizers."""
+"""Matches names of objects such as losses and optimizers, which getattr might look up instead of clips."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:

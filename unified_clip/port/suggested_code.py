@@ -155,7 +155,7 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the factor that scales a clip's threshold, as in clip_norm *= loss_scale, or '' for no factor."""
+    """Return the factor in a line such as clip_norm *= loss_scale, which scales a threshold, or ''."""
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):

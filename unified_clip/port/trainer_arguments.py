@@ -113,7 +113,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
-    """Return the code of each value that the file gives to the argument that chooses a trainer's rule."""
+    """Return the values of the argument that chooses a trainer's rule, as code."""
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
     else:

@@ -167,7 +167,7 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket after the last element in the brackets is removed.
+    """Return the new white space before a closing bracket when the last element is removed.
 
     Comments after the last remaining element are kept. Otherwise, comments before the bracket are kept.
     between: The white space after the last remaining element.

@@ -63,7 +63,7 @@ class Binding:
 
 
 UNBOUND = Binding("", (), ())
-"""The binding of a name that the file never binds, or of an expression that is not a variable."""
+"""The binding of names that the file never binds, and of expressions that are not variables."""
 
 
 class Module(SyntaxTree):

@@ -41,7 +41,7 @@ class UnreadableError(Exception):
 def identifiers(content: bytes) -> set[str] | None:
     """Return the names and the short strings in source. Return None if Python cannot parse the source.
 
-    The name `getattr` is included only if a call of getattr might get a module and a computed name.
+    The name `getattr` is included only if a call might look up a computed name in a module.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -114,7 +114,7 @@ def _names_in(node: ast.AST) -> Sequence[str]:
 
 
 def _is_too_deep(content: bytes) -> bool:
-    """Return whether source has more nested brackets, or longer rows of operators, calls or strings, than supported."""
+    """Return whether brackets are nested too deep, or too many operators, calls or strings are in a row."""
     links = [0]
     for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
         kind = token.lastgroup
