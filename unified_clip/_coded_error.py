@@ -4,10 +4,8 @@ from __future__ import annotations
 
 
 class CodedError(Exception):
-    """An error with a code, such as UC401. `_command/errors.toml` explains each code.
-
-    A subclass sets the default code of its errors: `class PortError(CodedError, code="UC401")`. A single error can have
-    another code: `PortError(message, "UC402")`.
+    """An error with a code. A subclass sets the default code of its errors: `class PortError(CodedError,
+    code="UC401")`.
     """
 
     code: str

@@ -16,10 +16,7 @@ COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
 
 
 class CompilerImport:
-    """An import hook that registers `entry.run` with a compiler when the program imports the compiler.
-
-    unified_clip does not import the compiler itself: importing `torch._dynamo` takes about a second.
-    """
+    """An import hook that registers `entry.run` when a program imports a compiler, which takes about a second."""
 
     def __init__(self, compiler: str) -> None:
         self.compiler = compiler

@@ -7,16 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 INSTALLED = ("__pycache__", "node_modules", "site-packages")
-"""The names of directories that do not contain the project's own files."""
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files below a directory that have one of the suffixes, sorted by path.
+    """Return the files below a directory that have one of these lower-case suffixes, sorted by path.
 
-    Hidden directories, virtual environments and installed packages are skipped. Broken links count as files. A file
-    with several links is listed once.
-
-    suffixes: Suffixes in lower case. Files with upper-case suffixes match, too.
+    Hidden directories and installed packages are skipped. Broken links count as files.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
@@ -32,7 +28,7 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read. By default, `os.walk` would skip the directory."""
+    """By default, `os.walk` would skip a directory that cannot be read."""
     if not isinstance(error, FileNotFoundError):  # a directory that was removed meanwhile is skipped
         raise error
 

@@ -25,9 +25,7 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return the backend of the first tensor in `argument`, and the argument.
-
-    The search reads the iterators in the argument. The returned argument has new iterators over the same items.
+    """Return the backend of the first tensor in `argument`, and the argument with new iterators over the same items.
 
     NumPy arrays are skipped, because every framework accepts them. Without other tensors, the backend is NumPy's.
     """
@@ -41,7 +39,6 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
 
 DISPATCHED = Resolver(resolve)
-"""Functions that accept any framework get this resolver in place of a backend."""
 
 
 class _Peeked(Iterator[Any]):
@@ -70,7 +67,6 @@ def _backend(name: str) -> Backend:
 
 
 def backend_named(name: str) -> Backend:
-    """Import a framework by its name, such as "torch", and return its backend."""
     names = sorted(set(ADAPTERS.values()))
     if name not in names:
         raise ValueError(f"there is no framework {name!r}. Use one of {', '.join(names)}")
@@ -78,7 +74,7 @@ def backend_named(name: str) -> Backend:
 
 
 def adapter_of(kind: type) -> str | None:
-    """Return the name of the backend for a type of tensors. For other types, return None."""
+    """Return None for a type that is not a type of tensors."""
     if kind not in _known:
         packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
@@ -86,10 +82,7 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. For other values, return NumPy's backend.
-
-    `torch.compile` can trace a call only if an earlier call had a tensor of the same type.
-    """
+    """`torch.compile` can trace a call only if an earlier call had a tensor of the same type."""
     return _backend(adapter_of(type(tensor)) or "numpy")
 
 
@@ -97,7 +90,7 @@ containers.framework_of = adapter_of
 
 
 def _peeked(value: Any) -> Any:
-    """Replace each iterator in a container by a `_Peeked`. A container without iterators is returned unchanged."""
+    """Replace each iterator in a container by a `_Peeked`."""
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
@@ -114,7 +107,7 @@ def _peeked(value: Any) -> Any:
 
 
 def _adapters_in(value: Any) -> Iterator[str]:
-    """Yield the name of the backend of each tensor in a container. Iterators are skipped."""
+    """Yield the name of the backend of each tensor in a container, without reading iterators."""
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter

@@ -1,7 +1,7 @@
-"""Make text from files safe to print, such as names of tensors, paths and messages of workers.
+"""Make text from files safe to print. It can contain escape sequences, log commands of a CI system and invisible
+characters.
 
-Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters. Each
-command calls `safe` once, on all its output.
+Each command calls `safe` once, on all its output.
 """
 
 from __future__ import annotations
@@ -26,19 +26,16 @@ UNSAFE = re.compile(
 )
 
 LOG_COMMAND = re.compile(r"\A\s*:(?=:)|##(?=\w*\[)")
-"""Matches the start of a log command. Examples are `::error::` and `##[error]` of GitHub, and `##vso[` of Azure."""
+"""Matches the start of a log command, such as `::error::` or `##[error]` of GitHub, or `##vso[` of Azure."""
 
 LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
+    r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC. Tuples become lists.
 
-    Texts in dicts, lists and tuples are escaped, too. Tuples become lists. Other values are returned unchanged.
-
-    keep: Control characters that stay unchanged, such as line breaks. By default, the starts of log commands are also
-    escaped.
-    code: Keys of dicts whose values are source code. In source code, line breaks and tabs stay unchanged.
+    keep: Control characters that stay unchanged. By default, the starts of log commands are escaped, too.
+    code: Keys of dicts whose values are source code, in which line breaks and tabs stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))
@@ -57,9 +54,6 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
 def annotation(level: str, message: str, **properties: object) -> str:
     r"""Return a log line that GitHub Actions shows as an annotation of a pull request.
 
-    level: "error", "warning" or "notice".
-    properties: The `file`, `line`, `col` and `title` of the annotation.
-
     Example:
         >>> print(annotation("error", "100 %\nwrong", file="a,b.py", line=3))
         ::error file=a%2Cb.py,line=3::100 %25%0Awrong
@@ -77,7 +71,7 @@ def _in_property(text: str) -> str:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return escaped text for rich. rich prints the text without interpreting markup or emoji codes."""
+    """Return escaped text that rich prints without interpreting markup."""
     from rich.text import Text
 
     return Text(safe(text), style)
@@ -99,9 +93,8 @@ def _print(text: str) -> None:
 
 
 def flush_or_discard() -> None:
-    """Flush stdout and stderr. Discard the output if it cannot be written.
-
-    Python itself flushes both streams at its exit. If that flush failed, the exit status would be 120.
+    """Flush stdout and stderr, and discard output that cannot be written. Python's own flush would end with
+    status 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -116,12 +109,10 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """Return the text in a style if the stream is a terminal with colours. Otherwise, return the text unchanged.
+    """Return text in a style, such as BOLD, if the stream is a terminal with colours. The default stream is standard
+    error.
 
     The environment variables NO_COLOR, FORCE_COLOR and TERM have the same effect as in rich.
-
-    style: A parameter of the terminal's escape sequence, such as BOLD.
-    stream: The stream to which the text is written. The default is standard error.
     """
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 

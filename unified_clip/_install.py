@@ -14,8 +14,7 @@ CLONE = "path/to/unified_clip"
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    The command has the clone, repository or archive from which the package was installed, as in `direct_url.json` (PEP
-    610). If the source is unknown or was removed, the command has a placeholder and a note in parentheses.
+    If the source of the package (PEP 610) is unknown or was removed, the command has a placeholder and a note.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
@@ -50,10 +49,7 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return the address of a repository with a commit, or of an archive.
-
-    source: The content of `direct_url.json` (PEP 610).
-    """
+    """Return the address of a repository with a commit, or of an archive, from a record as in PEP 610."""
     address = str(source["url"])
     if version_control := source.get("vcs_info"):
         address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"

@@ -34,7 +34,7 @@ MOST_AXES = 32
 """Every version of NumPy supports this number of axes."""
 
 MOST_ELEMENTS = 2**59
-"""Axes of length 0 are not counted. With 16 bytes per element, tensors below this limit have fewer than 2**63 bytes."""
+"""With 16 bytes per element, tensors below this limit have fewer than 2**63 bytes."""
 
 LONGEST_HEADER = 20_000
 """NumPy rejects `.npy` headers of more than 10,000 characters."""
@@ -60,7 +60,6 @@ def read_size(text: str) -> int:
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes as text, such as "8 GiB"."""
     unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
     return f"{count / UNITS[unit]:.4g} {unit}"
 
@@ -84,7 +83,6 @@ def check_expanded(count: int, file_size: int) -> None:
 
 
 def check_shape(name: str, shape: Sequence[object]) -> None:
-    """Raise LimitError if a tensor cannot have this shape."""
     if len(shape) > MOST_AXES:
         raise LimitError(f"{name!r} has {len(shape)} axes. Reshape it to at most {MOST_AXES} axes")
     lengths = [length for length in shape if type(length) is int and length >= 0]
@@ -102,9 +100,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read a `.npy` file up to the end of its header. NumPy would read a header of up to 4 GiB before it checks the
-    length.
-    """
+    """NumPy itself would read a header of up to 4 GiB before it checks the length."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
@@ -114,7 +110,7 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Counts entries while nested data is read. The size of a file is no limit, because a list can contain itself."""
+    """Counts entries while nested data is read. A list can contain itself."""
 
     def __init__(self, file_size: int = 0) -> None:
         """Without repeated entries, a file has at most one entry per byte."""

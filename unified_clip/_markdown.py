@@ -10,10 +10,9 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def rows(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table. A table without rows has no lines."""
     return [f"| {' | '.join(map(inline, line))} |" for line in [header, ["---"] * len(header), *lines]] if lines else []
 
 
 def inline(text: str) -> str:
-    """Return text for a cell of a table, on one line. The characters `|` and `<` are escaped."""
+    """Return text for a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

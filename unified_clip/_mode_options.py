@@ -11,10 +11,7 @@ from ._coded_error import UsageError
 def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]], active: str) -> None:
     """Raise UsageError if the user passed an option of a mode that is not active.
 
-    Args:
-        options: The parsed options. The default of an option that applies to one mode must be None or False.
-        modes: Each mode as the user types it, with the names of the mode's own options.
-        active: The active mode, or '' if no mode is active.
+    modes: Each mode as the user types it, with the mode's own options. The default of these options is None or False.
     """
     errors = []
     for mode, names in modes.items():

@@ -10,12 +10,12 @@ Advance = Callable[[str, int], None]
 
 
 def unseen(name: str, count: int) -> None:
-    """Do nothing. Pass this function as `Advance` if there is no progress bar."""
+    """Pass this function as `Advance` if there is no progress bar."""
 
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a text while the `with` block runs. Use this for work of unknown length."""
+    """Show a text during work of unknown length."""
     from rich.console import Console
 
     console = Console(stderr=True)

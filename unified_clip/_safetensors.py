@@ -15,7 +15,6 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
     """Write tensors to a safetensors file. The same tensors always give the same bytes.
 
     tensors: (name of the dtype, NumPy array) by name. For bfloat16, the array has the bits as uint16.
-    metadata: Texts by name, for the header of the file.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []
@@ -32,7 +31,7 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a safetensors file as `write` does. An interruption leaves no incomplete file."""
+    """Write a file like `write`. An interruption leaves no incomplete file."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new, tensors, metadata)

@@ -1,4 +1,4 @@
-"""Temporary directories. If a process is killed, the next process removes its directory."""
+"""Temporary directories, which are removed even if their process is killed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,17 @@ except ImportError:  # on Windows
 PREFIX = "unified_clip_"
 
 LOCK = ".lock"
-"""The name of the file that locks a directory. A process and its workers hold the lock until they end."""
+"""A process and its workers hold a lock on this file until they end."""
 
 
 class Scratch:
-    """A temporary directory. `remove` or the end of a `with` block removes the directory.
-
-    A process that SIGKILL ends leaves its directory behind. The next process of the same user removes that directory.
-    """
+    """A temporary directory. The user's next process removes the directory of a killed process."""
 
     def __init__(self, purpose: str) -> None:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """The file descriptor of the lock, which workers inherit. None if the file system has no locks."""
+        """Workers inherit this file descriptor. None if the file system has no locks."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +46,7 @@ class Scratch:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove this user's scratch directories that no process has locked. Directories without a lock stay."""
+    """Remove this user's scratch directories that no process has locked."""
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(directory) as entries:
@@ -64,7 +61,7 @@ _remove_abandoned_once = cache(remove_abandoned)
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    """Remove a directory. Raise OSError if a process holds the lock, or if the directory has no lock."""
+    """Raise OSError if a process holds the lock, or if the directory has no lock."""
     assert fcntl is not None
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -75,7 +72,7 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _create_lock(path: Path) -> int | None:
-    """Create and hold the lock of a directory. Return its file descriptor, or None if the system has no locks."""
+    """Return the file descriptor of a lock that this process holds, or None if the system has no locks."""
     if fcntl is None:
         return None
     descriptor, name = tempfile.mkstemp(dir=path)

@@ -38,8 +38,6 @@ Target = ast.Name | ast.Attribute
 
 
 class UnknownValueError(Exception):
-    """The value of an expression is known only at run time."""
-
     def __init__(self, node: ast.expr) -> None:
         super().__init__(ast.unparse(node))
         self.node = node
@@ -48,15 +46,8 @@ class UnknownValueError(Exception):
 def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
     """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
 
-    Args:
-        node: The expression.
-        value_of: A function that returns the value of a name, or raises UnknownValueError. The function is not called
-            for infinities, such as `math.inf`.
-        full_name: A function that returns the full name of a dotted name, such as 'numpy.inf'. The result is '' if the
-            name is not imported.
-
-    Raises:
-        UnknownValueError: The value is known only at run time.
+    value_of: A function that returns the value of a name, or raises UnknownValueError.
+    full_name: A function that returns the full name of a dotted name, such as 'numpy.inf', or '' without an import.
     """
     match node:
         case ast.Constant(value=value):

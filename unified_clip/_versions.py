@@ -19,7 +19,6 @@ PACKAGES = {
     "mlx": ("mlx",),
     "numpy": ("numpy",),
 }
-"""The packages that install each framework."""
 
 
 def lines() -> Iterator[str]:

@@ -28,17 +28,15 @@ from ._scratch import Scratch
 PACKAGE = Path(__file__).parent
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment variables that make workers use the CPU only. Calls use the host path only on a CPU."""
+"""Environment variables that make frameworks use the CPU only."""
 
 STDERR_KEPT = 1 << 16
-"""The number of bytes that are read from the end of a worker's stderr."""
 
 MEANINGS = {
     "SIGKILL": ": ended from outside, often by the kernel because memory ran out",
     "SIGILL": ": an instruction that this processor does not support",
     "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""The usual cause of each signal, for messages."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """Matches a call in faulthandler's report."""
@@ -46,7 +44,6 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
 LINE_CHARACTERS = 300
-"""The maximum length of a reported line."""
 
 REPORT_SECONDS = 1.0
 """A hung worker has this many seconds to report its calls."""
@@ -59,10 +56,8 @@ PARENT_CHECK = 1.0
 
 @dataclass(frozen=True)
 class Exit:
-    """How a worker ended."""
-
     code: int | None
-    """The exit status. For a signal, the status is negative. After a timeout, the status is None."""
+    """The exit status, or None after a timeout. A signal gives a negative status."""
 
     stderr: Sequence[str]
     """The last lines of the worker's stderr."""
@@ -81,7 +76,7 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr. After a fatal error, the error and the calls from faulthandler's report."""
+        """The last lines of stderr, or faulthandler's report of a fatal error."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
         if fatal and (calls := _calls_of_fatal_error(self.stderr[fatal[-1] :])):
@@ -96,15 +91,8 @@ class Worker:
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. If the worker uses another interpreter, the directory gets a copy of the
-            package.
-        stdout: The destination of the worker's standard output, as for `subprocess.Popen`. By default, the output is
-            discarded.
-        environment: Variables to add to the environment.
+        scratch: A directory for the worker. For another interpreter, the directory gets a copy of the package.
         sees_gpus: Whether frameworks can find GPUs. By default, frameworks run on the CPU.
-
-    Raises:
-        OSError: The interpreter cannot be started.
     """
 
     def __init__(
@@ -146,12 +134,10 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, and end the processes that it started. Return how the worker ended.
+        """Wait until the worker ends, and end the processes that it started.
 
-        Args:
-            timeout: The number of seconds after which the worker is ended.
-            poll: A function that is called every `POLL_SECONDS` seconds, and once after the end. If it returns True,
-                the timeout starts again.
+        timeout: The number of seconds after which the worker is ended.
+        poll: A function that is called every `POLL_SECONDS` seconds. If it returns True, the timeout starts again.
         """
         until = time.monotonic() + timeout
         while True:
@@ -174,10 +160,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the current calls of a hung worker, or '' if the worker does not report them.
-
-        A signal asks the worker for its calls. The signal ends a worker that did not call `prepare`.
-        """
+        """Return the current calls of a hung worker. The request ends a worker that did not call `prepare`."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
@@ -209,10 +192,7 @@ def _calls_of_fatal_error(report: Sequence[str]) -> str:
 
 
 def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
-    """Return the innermost calls as text.
-
-    frames: (file, line, function) of each call, the innermost call first.
-    """
+    """Describe calls as text. `frames` has (file, line, function) of each call, the innermost call first."""
     calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
     return f"it was in {', called by '.join(calls)}" if calls else ""
 
@@ -225,7 +205,7 @@ def prepare() -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Exit when the parent has ended. Otherwise, a hung worker would run forever."""
+    """Without this thread, a hung worker could outlive its parent."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
@@ -239,7 +219,7 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def hide_packages(*names: str) -> Iterator[None]:
-    """Make imports of these packages fail, as if the packages were not installed. Imported packages stay available."""
+    """Make later imports of these packages fail, as if the packages were not installed."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import raise
     try:
@@ -250,13 +230,11 @@ def hide_packages(*names: str) -> Iterator[None]:
 
 
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
-    """Return the directories in which a worker searches for modules. One of them has this copy of this package.
+    """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
     The directory of this package comes last, so that its other packages do not hide the user's packages. But it comes
-    first if `PYTHONPATH` has another copy of this package.
-
-    With `scratch`, another interpreter gets a copy of this package in a new directory. That interpreter must not find
-    the packages that are installed beside this package.
+    first if `PYTHONPATH` has another copy of this package. Another interpreter gets a separate copy of this package,
+    because it must not find the packages beside this one.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

@@ -45,7 +45,6 @@ INACCESSIBLE = {
     errno.EPERM: "Pass another path, or change the permissions",
     errno.ENAMETOOLONG: "Pass a path with shorter names",
 }
-"""The remedy for a path that a command cannot read or write, by error number."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -65,7 +64,6 @@ EXTRAS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command of `unified-clip`, and return its exit status."""
     try:
         try:
             return _run(arguments)
@@ -113,7 +111,7 @@ class OutputError(CodedError, code="UC205"):
 
 
 def _flush() -> None:
-    """Flush standard output now, so that a failure becomes an error. Python would flush only at its exit."""
+    """Flush standard output now, because Python cannot report a failure at its exit."""
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()
@@ -125,13 +123,13 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Discard output whose reader has ended, as in `... | head`. Return the exit status."""
+    """Discard output whose reader has ended, as in `... | head`."""
     flush_or_discard()
     return UNREAD
 
 
 def not_installed(command: str) -> str:
-    """Return an error message if packages of a command's extra are missing. Otherwise, return ''."""
+    """Return an error message if packages of a command's extra are missing, else ''."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (
@@ -171,7 +169,7 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """Read a report of `unified-clip port`. This function is here because `parity` must not import `port`."""
+    """This function is here because `parity` must not import `port`."""
     from .port.report import build
 
     return build.read(path)

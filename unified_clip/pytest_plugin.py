@@ -60,10 +60,10 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
-    """Return the interpreter of each framework. The command line takes precedence over pytest's configuration file.
+    """Return the interpreter of each framework.
 
-    Paths on the command line are relative to the directory in which pytest was started. Paths in the file are relative
-    to pytest's root directory.
+    Paths on the command line are relative to the current directory. Paths in the file are relative to pytest's root
+    directory.
     """
     places = [
         (config.rootpath, config.getini("clip_interpreters")),

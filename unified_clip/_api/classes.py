@@ -22,18 +22,17 @@ NeedClip = Callable[[Any], bool]
 
 
 class FrameworkBinding:
-    """The base of the public classes. `_backend` is the backend of the namespace, such as `unified_clip.torch`."""
+    """`_backend` is the backend of a namespace, such as `unified_clip.torch`."""
 
     _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
-    """`unified_clip.record` records calls of an instance under this name."""
 
     def __init_subclass__(cls) -> None:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """Return (backend, argument). A new iterator replaces each iterator that the search for tensors has read."""
+        """A new iterator replaces each iterator that the search for tensors has read."""
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
@@ -125,10 +124,7 @@ class GradientClip(FrameworkBinding):
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass.
-
-        Return None if the tuples have to be checked one by one.
-        """
+        """Return None if the tuples have to be checked one by one."""
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
         if type(pairs) not in (list, tuple) or backend.parameters is None:
@@ -142,21 +138,18 @@ class GradientClip(FrameworkBinding):
         )
 
     def _takes(self, parameter: Any) -> bool:
-        """Return whether the gradient of a parameter is clipped and counts in the norm."""
         return wants_clipping(parameter) and (self.need_clip is None or bool(self.need_clip(parameter)))
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients, and return the total norm if there is one. The caller writes the results."""
+        """Return the total norm if there is one. The caller writes the results."""
 
     def _group(self) -> object:
-        """Return the key of a group. `append_gradient_clip_ops` clips all parameters with the same key together."""
+        """`append_gradient_clip_ops` clips all parameters with the same key together."""
         return id(self)
 
 
 class GradientClipByValue(GradientClip):
-    """Clip every element to [min, max]."""
-
     _needs_order = True
 
     def __init__(self, max: Any, min: Any = None, need_clip: NeedClip | None = None) -> None:
@@ -171,8 +164,6 @@ class GradientClipByValue(GradientClip):
 
 
 class GradientClipByNorm(GradientClip):
-    """Clip every gradient by its own norm."""
-
     _measures = "each"
 
     def __init__(self, clip_norm: Any, need_clip: NeedClip | None = None, *, process_group: Any = "auto") -> None:
@@ -188,8 +179,6 @@ class GradientClipByNorm(GradientClip):
 
 
 class GradientClipByGlobalNorm(GradientClip):
-    """Clip all gradients by their total norm."""
-
     _measures = "total"
 
     def __init__(
@@ -223,8 +212,6 @@ class GradientClipByGlobalNorm(GradientClip):
 
 
 class ErrorClipByValue(FrameworkBinding):
-    """Clip every element of one gradient to [min, max]. Call an instance, or pass it to `register_hook`."""
-
     def __init__(self, max: Any, min: Any = None) -> None:
         self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
 
@@ -253,9 +240,7 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Clip each gradient by the clip of its parameter.
-
-    Parameters whose clips are in the same group share a total norm. An error changes no gradient.
+    """Clip each gradient by the clip of its parameter. An error changes no gradient.
 
     clip_of: A function that returns the clip of a parameter, or None if the gradient stays unchanged.
     """

@@ -14,15 +14,12 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (backend of an argument, argument).
-
-A new iterator replaces each iterator that the function has read.
-"""
+"""A function that returns (backend, argument). A new iterator replaces each iterator that the function has read."""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Finds the backend of an argument. Functions for any framework get a resolver in place of a backend."""
+    """Functions for any framework get a resolver in place of a backend."""
 
     resolve: Resolve
 
@@ -227,10 +224,7 @@ def global_norm(
 def _declared(
     backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
 ) -> DistributedSpec:
-    """Return the declaration of a call. If an argument is invalid, all ranks that share the gradients raise an error.
-
-    arguments: (process_group, ownership, check_numel, check_replicas).
-    """
+    """If an argument is invalid, all ranks that share the gradients raise an error."""
     try:
         return declared(*arguments)
     except (TypeError, ValueError):

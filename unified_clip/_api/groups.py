@@ -33,21 +33,17 @@ class Outcome(NamedTuple):
     path: Path
     n: Scalar
     norm: Tensor
-    """The total norm as a 0-d tensor."""
-
     norms: list[list[Norm]]
     """For each group, one norm over the group, or one norm per tensor. A group that is clipped by value has none."""
 
     max_abs: list[Scalar | None]
-    """For each group that is clipped by value, the largest magnitude. For other groups, None."""
+    """The largest magnitude of each group that is clipped by value. For other groups, None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """The numbers of NaN and of infinite elements, or None without a count. The host path counts them if the total norm
-    is not finite. The device path counts them with `details`.
-    """
+    """(number of NaN, number of infinities), or None without a count."""
 
     per_tensor: list[Norm]
-    """The norm of each gradient. Without `details`, the list is empty."""
+    """The norm of each gradient, or [] without `details`."""
 
     skipped: bool
 
@@ -64,9 +60,7 @@ def clip(
 ) -> Outcome:
     """Clip each group by its rule. The groups cover all gradients, in order.
 
-    groups: (indices of the gradients, rule) of each group.
     inputs: The tensors on which thresholds depend.
-    details: Whether to measure the norm of each gradient, too.
     patterns, step: The configuration's patterns and step, which must be equal on every rank.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
@@ -108,7 +102,7 @@ def clip(
 
 
 def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
-    """Raise TypeError if a complex gradient would be clipped by value. Complex numbers have no order."""
+    """Complex numbers have no order, so they cannot be clipped by value."""
     for group, part in parts:
         for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
             validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
@@ -117,7 +111,7 @@ def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple
 def _must_match(
     rules: Sequence[ClipRule], nonfinite: Nonfinite, details: bool, patterns: object, step: int | None
 ) -> dict[str, Any]:
-    """Return the values that must be equal on every rank, by name. Thresholds that are tensors are left out."""
+    """Return the values that must be equal on every rank, except thresholds that are tensors."""
     thresholds = [clip_rule.threshold for clip_rule in rules if isinstance(clip_rule.threshold, float)]
     threshold = {"threshold": thresholds[0]} if len(thresholds) == 1 else {"thresholds": thresholds}
     described = [
@@ -141,7 +135,7 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
 
 
 def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
-    """Return whether a norm is not finite and `nonfinite` is "skip". With "raise", raise NonFiniteNormError.
+    """Return whether a norm is not finite and `nonfinite` is "skip".
 
     orders: (norm, norm type) of each measured norm.
     """
@@ -161,9 +155,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition that all norms are finite. If the condition is false, zeros replace the results. On the host
-    path, return None if all norms are finite.
-    """
+    """Return the condition that all norms are finite. On the host path, return None if all are finite."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 
@@ -172,7 +164,7 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest clip coefficient. The result is NaN if a coefficient is NaN, and 1 without coefficients."""
+    """Return the smallest clip coefficient: NaN if a coefficient is NaN, and 1 without coefficients."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -185,7 +177,7 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
 
 
 def all_finite(outcome: Outcome) -> Tensor:
-    """Return 1 if the total norm and the norms of all groups are finite. Otherwise, return 0."""
+    """Return 1 if the total norm and the norms of all groups are finite, otherwise 0."""
     path = outcome.path
     with path.scope():
         xp = path.xp

@@ -13,10 +13,7 @@ ParamGrads = list[tuple[Any, Any]]
 
 
 def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[int]]:
-    """Return the gradients as leaves, and the index of the parameter in each tuple.
-
-    The index is 1 if TensorFlow's Variable is the second item, otherwise 0.
-    """
+    """Return the gradients as leaves, and the index of the parameter in each tuple."""
     if (
         backend.is_tensor(params_grads)
         or isinstance(params_grads, dict | str)

@@ -14,7 +14,7 @@ from .param_grads import ParamGrads
 
 
 class ClipSettings:
-    """The default clip, and the clips of single parameters. Only weak references to the parameters are kept."""
+    """Only weak references to the parameters are kept."""
 
     def __init__(self) -> None:
         self.default: GradientClip | None = None
@@ -28,10 +28,7 @@ class ClipSettings:
         self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
 
     def clip_of(self, parameter: Any) -> GradientClip | None:
-        """Return the clip of a parameter. If the parameter has no clip, return the default clip.
-
-        ValueError: `parameter` is a name, and a parameter of this name could have its own clip.
-        """
+        """Return the clip of a parameter, or the default clip."""
         if isinstance(parameter, str) and self._own:
             raise ValueError(
                 f"the clip of {parameter!r} is unknown: set_gradient_clip with param_list has set clips of single "

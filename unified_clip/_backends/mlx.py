@@ -29,7 +29,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """The backend of MLX. NumPy arrays are read and written in their own memory."""
+    """NumPy arrays are read and written in their own memory."""
 
     name = "mlx"
     writable = True
@@ -78,10 +78,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return the index of the first occurrence of each array object.
-
-        Two array objects are two gradients, even if they share memory.
-        """
+        """Two array objects are two gradients, even if they share memory."""
         views = [None if isinstance(tensor, mx.array) else self.as_tensor(tensor) for tensor in tensors]
         return memory.alias_owners(tensors, views, describe)
 
@@ -98,7 +95,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Copy each array, and free it before the next copy. Otherwise, the results would need twice the memory."""
+        """Free each array after its copy. Otherwise, the results would need twice the memory."""
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 
@@ -147,9 +144,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of a number from 0 to pi / 2 by its series. On a CPU, MLX's own function computes in
-        float32.
-        """
+        """Return the cosine of a number from 0 to pi / 2. On a CPU, MLX's own function computes in float32."""
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -183,7 +178,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return another array object. Both objects share memory until a value is assigned to one of them."""
+        """Both array objects share memory until a value is assigned to one of them."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -195,7 +190,7 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """The host path of MLX. It assigns new values to array objects, and never writes into their memory."""
+    """The writes assign new values to array objects, because arrays can share memory."""
 
     _backend: MlxBackend
 
@@ -213,7 +208,7 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether evaluating these values raises an error. MLX has no other sign that values are traced."""
+    """MLX has no other sign that values are traced."""
     try:
         evaluate(values)
     except ValueError as error:
@@ -243,7 +238,7 @@ def _parts(tensor: Tensor) -> list[mx.array]:
 
 
 def _magnitudes(tensor: Tensor) -> mx.array:
-    """Return |g| in float64, with derivative 0 where g is 0. Squares of float32 do not overflow in float64."""
+    """Return |g| in float64, with derivative 0 where g is 0."""
     numbers = [_wide(part) for part in _parts(tensor)]
     if len(numbers) == 1:
         return mx.abs(numbers[0])
@@ -265,7 +260,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """Return the exponential in float64. On a CPU, MLX's own function computes in float32."""
+    """On a CPU, MLX's own function computes in float32."""
     return mx.power(math.e, numbers)
 
 
@@ -279,7 +274,7 @@ def _product(tensor: mx.array, coef: Scalar) -> mx.array:
 
 
 def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
-    """Return complex numbers with these parts. With `real + imaginary * 1j`, an infinite part would give NaN."""
+    """With `real + imaginary * 1j`, an infinite part would give NaN."""
     return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
 
 

@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """The backend of NumPy. NumPy's scalars become 0-d arrays that cannot be written."""
+    """NumPy's scalars become 0-d arrays that cannot be written."""
 
     name = "numpy"
     writable = True

@@ -31,10 +31,9 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """Remove the axes of length 1 if the last axis has length 1.
+    """XLA on a CPU takes six times as long to sum over axes of length 1.
 
-    XLA on a CPU takes six times as long to sum over these axes. An optimization barrier keeps XLA from restoring the
-    shape.
+    An optimization barrier keeps XLA from restoring the shape.
     """
     if tensor.shape[-1:] != (1,):
         return tensor
@@ -42,7 +41,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Select like `jnp.where`. For 0-d tensors, JAX traces `select_n` faster."""
+    """Select like `jnp.where`, which JAX traces more slowly for 0-d tensors."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -53,7 +52,7 @@ def wide(tensor: Tensor) -> Tensor:
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
     """Return the indices and the rows of a sparse gradient. Repeated rows are summed in float64 and rounded once.
 
-    The number of rows stays the same. Unused rows have indices outside the gradient's shape, as in padded BCOO arrays.
+    Unused rows have indices outside the gradient's shape, as in padded BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
@@ -108,10 +107,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum along axes. The axes stay, with length 1.
-
-    Without values, the maximum is 0. With a NaN, the maximum is NaN. XLA's own maximum can drop a NaN.
-    """
+    """Return the maximum: 0 without values, and NaN with a NaN. XLA's own maximum can drop a NaN."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 
@@ -121,7 +117,7 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
     """Return the maximum and its derivative. All elements that equal the maximum get the same share of the derivative.
 
     JAX's own rule would create float64 outside of `enable_x64`. For the second derivative of a loop, JAX differentiates
-    the returned maximum without this rule. So the maximum depends on `values` in a way that JAX can differentiate.
+    the returned maximum, so the maximum depends on `values`.
     """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):

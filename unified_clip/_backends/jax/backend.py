@@ -66,7 +66,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Copy a NumPy array, because JAX without x64 would narrow its dtype. Return other values unchanged."""
+        """Copy a NumPy array, because JAX without x64 would narrow its dtype."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -168,10 +168,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """Return an object that computes this rank's sums over arrays.
-
-        tensors: Arrays on one device, or lists of these arrays.
-        """
+        """Each of `tensors` is an array on one device, or a list of these arrays."""
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
         return super().partial_sums(shards)
 
@@ -191,7 +188,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return collected.path_over(self, collector.of_tensors(tensors, False, False)) if collector else None
 
     def takes_host(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the host path supports all arrays: no array is traced, and each is on one CPU device."""
         return not host.forced_path() and all(map(is_concrete, tensors))
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
@@ -318,7 +314,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jnp.minimum(scalar, sys.float_info.max)
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return two int32 words for each number. Without x64, an optimizer's state cannot have float64."""
+        """Return int32 words, because without x64 an optimizer's state cannot have float64."""
         return self.bitcast(jnp.concatenate([jnp.reshape(scalar, -1) for scalar in scalars]), "int32")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
@@ -353,7 +349,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    """Return the kernels' collector for a type of JAX arrays. For other types or without kernels, return None."""
     return collected.collector(kind) if issubclass(kind, jax.Array) else None
 
 
@@ -370,7 +365,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _check_concrete(rows: Any) -> None:
-    """Raise TypeError in traced code. There, the derivatives of the sums would need float64 without x64."""
+    """In traced code, the derivatives of these sums would need float64 without x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "`axes` lists only some sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "

@@ -29,14 +29,11 @@ LOWEST, WIDTH, WINDOWS = -300, 16, 38
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""The factors that convert numbers to the units of each window. The last factor is for the window above."""
+"""The factors that convert numbers to the units of each window."""
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the p-norm of each group of real arrays, correctly rounded to float32, as float64. p is 1 or 2.
-
-    sharded_axes: A function that returns the axes of `shard_map` over which an array is sharded.
-    """
+    """Return the norm of order 1 or 2 of each group of real arrays, correctly rounded to float32, as float64."""
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
     owned = tuple(tuple(tuple(a for a in all_axes if a not in axes) for axes in group) for group in axes_of)
@@ -54,8 +51,7 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
     """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53.
 
-    The bound is the number of additions in the longest chain. A long tensor is first summed over some of its last axes.
-    The choice of these axes makes the chain as short as possible.
+    The bound is the number of additions in the longest chain.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
@@ -76,8 +72,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 def computed_once(scalar: Scalar) -> Scalar:
     """Return the same numbers as the result of a division, so that XLA computes the numbers only once.
 
-    XLA repeats cheaper operations in every fusion. For example, XLA would repeat the sum over all tensors in the
-    scaling of each tensor.
+    XLA would repeat cheaper operations, such as the sum over all tensors, in the scaling of each tensor.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
@@ -101,9 +96,9 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices along the axes. The sums can be differentiated.
+    """Return the sums over all devices along the axes.
 
-    One collective sends the sums as integers, and a term for the derivative. The sum of integers is exact in any order.
+    One collective sends integers, whose sum is exact in any order, and a term for the derivative.
     """
     if not axes:
         return computed_once(own)
@@ -135,8 +130,6 @@ def _nearest(
 ) -> Scalar:
     """Return the float32 numbers that are nearest to the roots of the exact sums.
 
-    total: The float64 sums.
-    root: The roots of the float64 sums.
     lost: Bounds on the relative errors of the sums.
     """
     bits = jax.lax.bitcast_convert_type(root, jnp.uint64) & np.uint64(0x7FF << 52)
@@ -167,7 +160,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Return the signs of numbers in windows. Windows can be negative."""
+    """Return the signs of numbers in windows, which can be negative."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

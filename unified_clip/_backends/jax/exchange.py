@@ -17,16 +17,12 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""The maximum number of bytes of a small array. Compiled code copies a small array faster than `jax.device_put` shares
-it.
-"""
+"""Compiled code copies an array of at most this many bytes faster than `jax.device_put` shares the array."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
 
 class Structure:
-    """The positions of small and large arrays in a list."""
-
     def __init__(self, types: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in types]
         self.small = [index for index, size in enumerate(sizes) if size <= SMALL]
@@ -39,15 +35,15 @@ _structure = functools.lru_cache(maxsize=64)(Structure)
 
 
 def structure_of(arrays: Sequence[Any]) -> Structure:
-    """Return the structure of a list of arrays. Lists with the same shapes and dtypes share one structure."""
+    """Lists with the same shapes and dtypes share one structure."""
     return _structure(tuple((array.shape, array.dtype) for array in arrays))
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """Return uncommitted JAX arrays on the default device, with the values of NumPy arrays.
+    """Return uncommitted JAX arrays on the default device, which share the memory of large arrays if possible.
 
-    Large arrays share the memory of the NumPy arrays if the memory is aligned. `jax.device_put` takes 20 microseconds
-    per array. So a compiled function copies the small arrays if the list's shapes and dtypes were used before.
+    `jax.device_put` takes 20 microseconds per array. So a compiled function copies the small arrays if the list's
+    shapes and dtypes were used before.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -70,7 +66,6 @@ def _copied(arrays: list[Tensor]) -> list[Tensor]:
 
 
 def may_compile() -> bool:
-    """Return whether the settings of JAX allow compiled functions in eager calls."""
     config = jax.config
     return (
         not (config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
@@ -96,7 +91,7 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Exporter:
-    """An object with a DLPack capsule for NumPy. JAX's own `from_dlpack` would commit the array to one device."""
+    """JAX's own `from_dlpack` would commit the array to one device."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

@@ -1,7 +1,7 @@
 """A JAX primitive for the norm. It calls the compiled kernels on one CPU device, and JAX's operations elsewhere.
 
-On one CPU device, the primitive returns the same bits as the host path. JAX's operations compute the derivatives. XLA
-computes the coefficient and the products, so that it can fuse them with an optimizer's step.
+JAX's operations compute the derivatives. XLA computes the coefficient and the products, so that it can fuse them with
+an optimizer's step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
 TARGET, SCALE_TARGET = "unified_clip_norm", "unified_clip_scale"
-"""The names of the kernels' functions in XLA."""
 
 
 class Norm(NamedTuple):
@@ -35,7 +34,6 @@ ByOperations = Callable[[Sequence[Tensor], Norm], Scalar]
 
 
 def supports(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the primitive can compute the norm of these traced arrays."""
     return bool(
         KERNELS is not None
         and tensors
@@ -53,8 +51,7 @@ def _is_supported(tensor: Tensor) -> bool:
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
     """Define the primitive, and return a function that applies it under `jax.enable_x64(True)`.
 
-    by_operations: A function that computes the same norm by JAX's operations, for other platforms, derivatives and
-    `jax.export`.
+    by_operations: A function for other platforms, derivatives and `jax.export`.
     """
     primitive = Primitive(TARGET)
 
@@ -89,7 +86,6 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
-        """Return the norms of a batch and their batch axis, for `jax.vmap`."""
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         with jax.enable_x64(True):
             moved = [
@@ -121,13 +117,13 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """Return whether a program is for one device of this process. On several devices, XLA would gather the shards."""
+    """On several devices, XLA would gather the shards."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 
 @functools.cache
 def rejection() -> str:
-    """Register the kernels' functions with XLA. Return XLA's error message, or '' without an error."""
+    """Return XLA's error message, or '' without an error."""
     if KERNELS is None:
         return "unified_clip has no compiled kernels"
     try:
@@ -140,7 +136,7 @@ def rejection() -> str:
 
 @functools.cache
 def register() -> bool:
-    """Register the kernels' functions. If XLA rejects them, warn once and return False."""
+    """If XLA rejects the kernels' functions, warn once and return False."""
     error = rejection()
     if error:
         warnings.warn(

@@ -13,10 +13,7 @@ from .block_sums import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes of `shard_map` over which an array is sharded. Over other axes, the array is replicated.
-
-    declared: The axes that the caller passes. None stands for all axes.
-    """
+    """Return the axes over which an array is sharded. `declared` are the caller's axes, or None for all axes."""
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
         raise ValueError(
@@ -51,10 +48,7 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether a flag is true on any device.
-
-    flags: Each flag, with the axes over which the flag is sharded.
-    """
+    """Each of `flags` is (flag, axes over which the flag is sharded)."""
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local
@@ -66,7 +60,7 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether the types of arrays track the axes of `shard_map`. `check_vma=False` switches this off."""
+    """The setting `check_vma=False` of `shard_map` switches this tracking off."""
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 
@@ -77,10 +71,7 @@ def _varying(tensor: Tensor) -> frozenset[str]:
 
 
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
-    """Return the total of local sums over all devices, by one collective. Each shard is counted once.
-
-    sums: Each sum over local shards, with the mesh axes over which its gradients are sharded.
-    """
+    """Each of `sums` is (sum over local shards, mesh axes over which the shards are distributed)."""
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(
         (counted(scalar, tuple(axis for axis in all_axes if axis not in axes)) for scalar, axes in sums),
@@ -90,9 +81,7 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Return the values of `scalar` on all devices along the axes, as one vector.
-
-    scalar: The value on this device, of shape (1,).
+    """Return the values on all devices along the axes, as one vector.
 
     Devices exchange the values by a sum. Unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
     """

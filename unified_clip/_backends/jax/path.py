@@ -25,11 +25,7 @@ class JaxPrimitives(DevicePrimitives, Protocol):
 
 
 class JaxPath(DevicePath):
-    """The device path of JAX.
-
-    Norms of order 1 and 2 are correctly rounded, except for float64 gradients in programs for several devices. In
-    programs for one CPU device, the compiled kernels compute these norms. In other programs, JAX's operations do.
-    """
+    """Norms of order 1 and 2 are correctly rounded, except for float64 gradients in programs for several devices."""
 
     _backend: JaxPrimitives
 
@@ -76,8 +72,7 @@ class JaxPath(DevicePath):
     def is_certain(self, p: float) -> bool:
         """Return whether to round the p-norm correctly by an exact sum.
 
-        The number of devices changes the order of additions. On one device, an exact sum is not worth the time to
-        compile it. Exact sums do not support float64 or symbolic lengths.
+        On one device, an exact sum is not worth the time to compile it.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

@@ -37,7 +37,7 @@ def _job() -> Job:
 
 
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    """Return the process group of these ranks. Each initialization of `jax.distributed` has its own groups."""
+    """Each initialization of `jax.distributed` has its own groups."""
     return _group_of(ranks, _job())
 
 
@@ -76,7 +76,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of mesh axes in `process_group`. For a mesh or for indices of processes, return None."""
+    """Return the names of mesh axes. For a mesh or for indices of processes, return None."""
     if process_group is None:
         return ()
     if isinstance(process_group, str):
@@ -95,10 +95,6 @@ def declared_axes(process_group: Any) -> tuple[str, ...] | None:
 
 
 def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
-    """Return the process group for an argument `process_group` that is not None.
-
-    arrays: The gradients, whose meshes have the axes of `process_group`.
-    """
     count = jax.process_count()
     if isinstance(process_group, str) and process_group == "auto":
         return group_of(tuple(range(count)))
@@ -140,10 +136,7 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the processes that share rows of the mesh with this process. A row extends along these axes.
-
-    ValueError: this process is not on the mesh, or one of the processes shares rows with further processes.
-    """
+    """Return the processes that share rows of the mesh with this process. A row extends along these axes."""
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]
     rows = np.moveaxis(ranks, dims, range(-len(dims), 0)).reshape(-1, math.prod(ranks.shape[dim] for dim in dims))

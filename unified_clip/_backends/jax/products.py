@@ -13,12 +13,10 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return the product of each array with its coefficient. Return None if the compiled function is not used.
+    """Return None if the compiled function is not used.
 
-    The function supports uncommitted arrays of at most 64 KiB. XLA takes seconds to compile the function for a thousand
-    arrays. Many programs clip only one list, so the first list of some shapes and dtypes is not compiled.
-
-    coefs: A coefficient for each array, or one coefficient for all arrays.
+    XLA takes seconds to compile the function for a thousand arrays. Many programs clip only one list, so the first list
+    of some shapes and dtypes is not compiled.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None
@@ -33,7 +31,6 @@ def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] 
 
 
 def _on_cpu() -> bool:
-    """Return whether JAX computes with uncommitted arrays on a CPU."""
     device = jax.config.jax_default_device
     return bool((getattr(device, "platform", device) or jax.default_backend()) == "cpu")
 

@@ -31,7 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path over the shards of this process. Each shard is counted once. Results keep the arrays' shardings."""
+    """The host path over the shards of this process. Each shard is counted once."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -62,7 +62,6 @@ class MultiDevicePath(host.HostPath):
         return [(sum(nan for nan, _ in counts), sum(inf for _, inf in counts)) for counts in by_array]
 
     def _new_arrays(self, compute: Callable[[list[kernels.Array]], object]) -> list[Tensor]:
-        """Return arrays with new shards and the same shardings. `compute` writes the values of the shards."""
         results = iter(super()._new_arrays(compute))
         both = zip(self._arrays, self._shards_of, strict=True)
         return [_join(array, {key: next(results) for key in shards}) for array, shards in both]
@@ -77,9 +76,8 @@ def _key(index: Sequence[slice]) -> Any:
 
 
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
-    """Return the different shards of an array in this process, by their position in the array.
-
-    An array on one device is its own shard. Unlike a shard from JAX, the array stays uncommitted.
+    """Return the different shards of an array in this process, by position. An array on one device stays
+    uncommitted.
     """
     if not is_multi_device(tensor):
         return {(): tensor}
@@ -97,7 +95,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Return an array with this sharding and value. Each process has the value, so no communication is needed."""
+    """Each process has the value, so no communication is needed."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)
@@ -108,17 +106,13 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return the shards of gradients. Return None if no array is on several processes, and the caller declares no
-    ranks.
-    """
+    """Return None if no array is on several processes, and the caller declares no ranks."""
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
 
 
 class JaxShards(LocalShards):
-    """The shards of one call: arrays on devices of several processes."""
-
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self.values = [leaf.tensor for leaf in gradients]
@@ -238,8 +232,7 @@ class JaxShards(LocalShards):
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
         """Return the processes whose sums give the norm of an array.
 
-        These are the processes that have shards. If the process group lacks some of them, the processes of the group
-        have all elements.
+        If the process group lacks some processes with shards, the group's own processes have all elements.
         """
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
@@ -265,7 +258,7 @@ def _ranks_of(value: Any) -> tuple[int, ...]:
 
 
 def _data(tensor: Any) -> Any:
-    """Return the stored values of a sparse array. Return a dense array unchanged."""
+    """Return the stored values of a sparse array."""
     return tensor.data if isinstance(tensor, BCOO) else tensor
 
 

@@ -54,8 +54,6 @@ COLLECTOR: Any = collected.collector(
 
 
 class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
-    """The backend of Paddle, for eager tensors and for the Values of static programs."""
-
     name = "paddle"
     writable = True
 
@@ -128,7 +126,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor is a parameter. Gradients can have stop_gradient=False, too."""
+        """Gradients can have stop_gradient=False, too."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -212,16 +210,10 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Return the path over the gradients of parameters. Return None if a gradient is not plain.
-
-        Distributed parameters are excluded here, because the collector does not check them.
-        """
+        """Distributed parameters are excluded here, because the collector does not check them."""
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Return the path over the gradients of (parameter, gradient) tuples. Return None if a gradient is not
-        plain.
-        """
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
         collector = _collector()
@@ -237,7 +229,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Return the tensor's memory as a NumPy array. Do not keep the array: `p.grad = None` frees the memory."""
+        """Do not keep the array: `p.grad = None` frees its memory."""
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
@@ -371,7 +363,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients. Return None under `fleet`, which distributes gradients."""
+    """Return None under `fleet`, which distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 

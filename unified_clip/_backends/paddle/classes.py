@@ -20,9 +20,7 @@ from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
-    """The base of clips that Paddle's optimizers accept as `grad_clip=`. An optimizer calls a clip once per parameter
-    group.
-    """
+    """Paddle's optimizers call a clip once per parameter group."""
 
     def __str__(self) -> str:
         return repr(self)
@@ -47,7 +45,7 @@ are stored by name.
 def set_gradient_clip(
     backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
 ) -> None:
-    """Set a clip like `_api/settings.py`. In static mode, the clip belongs to a program."""
+    """In static mode, the clip belongs to a program."""
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
     static = program is not None or in_static_mode()
@@ -64,7 +62,6 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-    """Apply the clips of parameters like `_api/settings.py`. In static mode, the clips belong to a program."""
     return classes.clip_pairs(backend, params_grads, _clip_of)
 
 
@@ -93,10 +90,7 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter in the default main program. If the parameter has no clip, return None.
-
-    parameter: A parameter of the program, or its name.
-    """
+    """Return the clip of a parameter, or of a parameter's name, in the default main program."""
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):
@@ -120,7 +114,7 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Replace the names in a list or tuple by parameters of the program. Return other values unchanged."""
+    """Replace the names in a list or tuple by parameters of the program."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}
@@ -156,10 +150,9 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set. Paddle 3 ignores these clips.
+    """Paddle 3 ignores the clips that `set_gradient_clip` has set, so make the optimizers apply them.
 
-    `minimize` and `apply_gradients` call `Optimizer.append_regularization_ops` after their own clip. So wrap this
-    method.
+    `minimize` and `apply_gradients` call `Optimizer.append_regularization_ops` after their own clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

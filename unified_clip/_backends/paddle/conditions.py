@@ -46,15 +46,12 @@ def of_old_ir(subject: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """Return whether Paddle records derivatives in a call.
-
-    differentiable: Whether the call returns new tensors, so that it can have a derivative.
-    """
+    """A call is `differentiable` if it returns new tensors."""
     return differentiable and paddle.is_grad_enabled()
 
 
 def in_static_mode() -> bool:
-    """Return whether the user is building a static program. Programs of paddle.jit.to_static do not count."""
+    """Programs that paddle.jit.to_static builds do not count."""
     return not paddle.in_dynamic_mode() and not in_to_static_mode()
 
 
@@ -75,10 +72,7 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Raise TypeError for eager tensors in static mode, and ValueError for values of another program.
-
-    In static mode, the first operation on an eager tensor would end the process.
-    """
+    """In static mode, the first operation on an eager tensor would end the process."""
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
@@ -93,7 +87,6 @@ def check_mode(tensors: Iterable[Any]) -> None:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether a tensor's memory is on the CPU and can be read."""
     return has_address(tensor) and bool(tensor.place.is_cpu_place())
 
 

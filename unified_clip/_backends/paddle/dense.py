@@ -38,7 +38,6 @@ class Dense:
         return self.tensor.astype(wide_dtype(self.dtype))
 
     def narrow(self, wide: Tensor) -> Tensor:
-        """Convert numbers in the dtype of `wide` to the tensor's dtype, rounded once."""
         if self.is_complex:
             return paddle.as_complex(wide)
         return narrowed(wide, self.dtype)
@@ -58,7 +57,7 @@ class Dense:
 
 
 class Numbers:
-    """Numbers in the dtype of `Dense.wide`. They belong to one tensor, to a slice, or to several joined tensors."""
+    """Numbers in the dtype of `Dense.wide`."""
 
     def __init__(self, wide: Tensor, is_complex: bool) -> None:
         self.wide, self.is_complex = wide, is_complex
@@ -108,10 +107,7 @@ class Numbers:
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
-    """Yield the numbers of all tensors in pieces of medium length.
-
-    Few pieces need few operations. Short pieces need little memory for float64 copies, and allocating memory is slow.
-    """
+    """Few pieces need few operations. Short pieces need little memory for float64 copies."""
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
         wide, is_complex = tensor.wide, tensor.is_complex
@@ -145,10 +141,7 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Multiply tensors by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32.
-
-    A coefficient of 1 changes no bit.
-    """
+    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 
@@ -161,8 +154,7 @@ def is_recorded(*tensors: Tensor) -> bool:
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
     """Return whether Paddle records derivatives of any tensor in dynamic mode.
 
-    A caller could then take second derivatives. Paddle's list operations have second derivatives for all tensors or for
-    none.
+    Paddle's list operations have second derivatives for all tensors or for none.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
@@ -174,7 +166,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor with exactly this value. If `like` is an eager tensor, the result is on its device."""
+    """Return a 0-d tensor with exactly this value, if possible on the device of `like`."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this
@@ -192,10 +184,7 @@ def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Return `yes` where the condition is true, else `no`.
-
-    In static programs, `paddle.where` would broadcast by adding zeros, so that -0.0 would become 0.0.
-    """
+    """In static programs, `paddle.where` would broadcast by adding zeros, so that -0.0 would become 0.0."""
     shape = condition.shape
     if min(shape, default=1) < 0:
         shape = paddle.shape(condition)  # expand_as fails for empty tensors
@@ -208,11 +197,7 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Cast numbers to a dtype.
-
-    Paddle's own cast can be wrong: on the CPU, Paddle 3.3 casts float32 numbers near 2**-80 to float16 numbers of up to
-    1e-4.
-    """
+    """On the CPU, the cast of Paddle 3.3 is wrong: float32 numbers near 2**-80 become float16 numbers of up to 1e-4."""
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1
         wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), zero, wide)

@@ -19,7 +19,7 @@ from .conditions import DTYPES, NAMES, in_to_static_mode
 from .dense import Dense, is_on_cpu, is_recorded, scaled
 
 LIBRARY = "libphi_core.so"
-"""The library with Paddle's list of operators. The process has already loaded the library."""
+"""The process has already loaded this library, which has Paddle's list of operators."""
 
 
 SHORT = 2**14
@@ -29,9 +29,8 @@ IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """Register the operators. Return whether this version of Paddle supports them.
-
-    A program with these operators can be loaded only after the registration. So importing this module registers them.
+    """A program with these operators can be loaded only after the registration. So importing this module registers
+    them.
     """
     if KERNELS is None:
         return False
@@ -48,15 +47,13 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables the kernels. So by default, models that
-    paddle.jit.save saves do not need unified_clip.
+    In graphs of to_static, the kernels need UNIFIED_CLIP_GRAPH=kernels. So by default, models that paddle.jit.save
+    saves do not need unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 
 class Operators:
-    """The `GraphKernels` of Paddle, for the tensors of a device path."""
-
     def supports(self, tensors: Sequence[Dense]) -> bool:
         """Return whether the operators support these tensors: dense values of a static program, without derivatives."""
         return bool(
@@ -83,10 +80,9 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Return whether Paddle's own operation computes the product.
+    """Paddle multiplies short or persistable tensors, and tensors of dtypes that `flatten_` does not support on a CPU.
 
-    It computes products of short or persistable tensors, and of dtypes that `flatten_` does not support on a CPU. But
-    the kernels compute all products of bfloat16.
+    But the kernels compute all products of bfloat16 tensors.
     """
     value = dense.tensor
     if dense.dtype not in IN_PLACE:

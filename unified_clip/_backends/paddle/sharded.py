@@ -20,7 +20,7 @@ from ..._distributed.ranks import Ranks, has_first_copy
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
-"""The dimensions of `fleet` along which a model is sharded. Along other dimensions, the model is replicated."""
+"""The dimensions of `fleet` along which a model is sharded."""
 
 
 def is_dist(value: Any) -> bool:
@@ -42,7 +42,7 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the hybrid communicate group of `fleet.init`. Return None if the group does not shard the model."""
+    """Return None if `fleet.init` was not called, or if it does not shard the model."""
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -50,7 +50,7 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards of a call. Return None if no tensor is distributed and the caller declares no ranks."""
+    """Return None if no tensor is distributed, `fleet` is not used, and the caller declares no ranks."""
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -78,7 +78,7 @@ def _with_placements(leaf: Leaf) -> Leaf:
 
 
 class PaddleGroup(ProcessGroup):
-    """A process group of `paddle.distributed`. None stands for the group of all ranks."""
+    """None stands for the group of all ranks."""
 
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
@@ -100,8 +100,6 @@ class PaddleGroup(ProcessGroup):
 
 
 class PaddleShards(DistributedGradients):
-    """The shards of one call: distributed tensors, and plain tensors under `fleet`."""
-
     terminology = Terminology(
         "process mesh", "Call paddle.distributed.reshard first", "paddle.distributed.get_group(0)"
     )
@@ -182,7 +180,7 @@ class PaddleShards(DistributedGradients):
         return has_first_copy(mesh, is_copied, group.ranks, self._rank)
 
     def _part(self, tensor: Any) -> ProcessGroup | None:
-        """Return the caller's process group if it lacks some ranks of a tensor's mesh. Otherwise, return None."""
+        """Return the caller's process group if it lacks some ranks of a tensor's mesh."""
         is_declared = self._spec.process_group not in (None, "auto")
         return self._group if is_declared and self._group.size < len(self.ranks(tensor)) else None
 
@@ -232,7 +230,7 @@ class PaddleShards(DistributedGradients):
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
         """Return the ranks along the mesh dimensions whose placement `is_along` accepts, in the order of the mesh.
 
-        In all other dimensions, these ranks have the position of this rank. If this rank is not on the mesh, return [].
+        If this rank is not on the mesh, return [].
         """
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
@@ -318,10 +316,9 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _uses_attributes(self) -> bool:
-        """Return whether the attribute `is_distributed` of plain parameters decides which rank counts them.
+        """The attribute `is_distributed` of parameters decides under `fleet`, or if any parameter has the attribute.
 
-        The attribute decides under `fleet`, or if any parameter has it. It does not decide if the caller passes
-        `ownership`, or if a tensor is distributed.
+        It does not decide if the caller passes `ownership`, or if a tensor is distributed.
         """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
@@ -333,10 +330,7 @@ class PaddleShards(DistributedGradients):
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
     def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Ranks:
-        """Return the ranks of a process group that have the same elements of a plain parameter as this rank.
-
-        is_shard: Whether each rank has only a shard of the parameter.
-        """
+        """Return the ranks of a process group that have the same elements of a plain parameter as this rank."""
         if is_shard not in self._with_copies:
             self._with_copies[is_shard] = Ranks(self._list_with_copies(group, is_shard))
         return self._with_copies[is_shard]
@@ -351,7 +345,6 @@ class PaddleShards(DistributedGradients):
 
 
 def _ranks_on(tensor: Any) -> npt.NDArray[Any]:
-    """Return the ranks of a distributed tensor's mesh, in the shape of the mesh."""
     return np.array(tensor.process_mesh.process_ids).reshape(tensor.process_mesh.shape)
 
 
@@ -364,10 +357,7 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Return the existing process group of these ranks.
-
-    The function creates no new group: all ranks would have to create it, but perhaps only some ranks make this call.
-    """
+    """Do not create a group here: all ranks would have to create it, but perhaps only some ranks make this call."""
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):
             return group

@@ -13,12 +13,10 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors. Creating a tensor to read its type would start the runtime, which cannot be configured
-afterwards.
-"""
+"""Creating a tensor to read its type would start the runtime, which cannot be configured afterwards."""
 
 PIECE = 1 << 18
-"""The number of elements that are converted to float64 at once. They take 2 MiB, which fit into a cache."""
+"""This many float64 elements take 2 MiB, which fit into a cache."""
 
 
 LANES = 4
@@ -30,9 +28,8 @@ SHORT = 1 << 12
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """Return a tensor with a number that `dtype` represents exactly.
-
-    Eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0. So the tensor is made from an array.
+    """Eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0. So the tensor is made from an
+    array.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
@@ -51,10 +48,9 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers. For XLA, return the result of a division, so that XLA computes the numbers only once.
+    """For XLA, return the numbers as the result of a division, so that XLA computes the numbers only once.
 
-    XLA repeats cheaper operations in every loop. For example, it would repeat the sum over all tensors in the scaling
-    of each tensor.
+    XLA would repeat cheaper operations, such as the sum over all tensors, in the scaling of each tensor.
     """
     if not is_for_xla():
         return scalar
@@ -64,11 +60,10 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be correctly rounded. Under a `tf.distribute` strategy, they need the same bits as in
-    one process.
+    """Under a `tf.distribute` strategy, norms need the same bits as in one process.
 
     Exact norms need a branch. XLA would always run the branch, and on devices, a branch of eager tensors waits for the
-    device. In these cases, the result is False.
+    device.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -89,13 +84,13 @@ def exact_powers(piece: Tensor, p: float) -> Tensor:
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
-    """Return whether a branch that skips products with 1 saves time. It does for long lists in graphs without XLA."""
+    """Return whether a branch that skips products with 1 saves time."""
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Split long tensors into pieces. For XLA, return the tensors unchanged."""
+    """Split long tensors into pieces, except for XLA."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 
@@ -164,7 +159,7 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p, with derivative 0 where x is 0. For p = 1, callers divide, and the result is |x|."""
+    """Return |x / divisor|**p, with derivative 0 where x is 0. For p = 1, the caller has already divided x."""
     magnitudes = tf.abs(part)
     if p == 1:
         return magnitudes
@@ -176,10 +171,7 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum. Without elements, it is 0. If an element is NaN, it is NaN.
-
-    over: The axes, as for `tf.reduce_max`.
-    """
+    """Return the maximum: 0 without elements, and NaN if an element is NaN."""
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)
@@ -194,7 +186,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether the code runs eagerly, on eager CPU tensors only. In a graph, eager tensors are constants."""
+    """Return whether all tensors are eager CPU tensors. In a graph, eager tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

@@ -48,7 +48,7 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of eager tensors, symbolic tensors and Variables. IndexedSlices have another base class."""
+"""The base class of tensors and Variables, but not of IndexedSlices."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
@@ -103,10 +103,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return the index of the first occurrence of each Variable.
-
-        Other tensors are never aliases: in f(a + b), a and b have the same gradient tensor.
-        """
+        """Only Variables can be aliases: in f(a + b), a and b have the same gradient tensor."""
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
@@ -342,7 +339,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return the different indices in the order of their first position, and the position of each index among them.
 
-    In XLA, the number of rows of `tf.unique` is unknown, even for constant indices. So NumPy compares constant indices.
+    In XLA, the number of rows of `tf.unique` is unknown. So NumPy compares constant indices.
     """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
@@ -367,9 +364,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Keep AutoGraph from converting unified_clip's code. Its branches depend on values that are known while
-    tracing.
-    """
+    """Keep AutoGraph from converting unified_clip's code."""
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
     with suppress(ImportError, AttributeError):  # a private setting, which saves converting the callers of entry.run

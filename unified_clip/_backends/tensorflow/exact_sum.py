@@ -14,12 +14,10 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""The number of 32-bit words in a sum. They can represent the squares of float32 numbers and of midpoints
-between them.
-"""
+"""This many 32-bit words can represent the squares of float32 numbers and of midpoints between them."""
 
 LOWEST = -304
-"""The exponent of the lowest bit of a sum. The square of a float32 number is 0 or at least 2**-298."""
+"""The square of a float32 number is 0 or at least 2**-298."""
 
 INFINITY = 2.0**128
 """The number after the largest float32, in place of infinity."""
@@ -38,7 +36,6 @@ def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor
 
     total: The float64 sum, from which the result has its derivatives.
     additions: A bound on the number of additions from an element to `total`.
-    powers: A function that returns exact powers.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors
@@ -80,7 +77,7 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function for the exact sum of a flat tensor's powers, in words. It is traced once for all lengths."""
+    """Return a function for the exact sum of a flat tensor's powers, in words."""
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:

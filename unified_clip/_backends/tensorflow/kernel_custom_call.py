@@ -21,13 +21,12 @@ from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
 
 NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
-"""The operation, and the name of the kernels' function in XLA."""
 
 BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels' function with XLA. Return whether this version of TensorFlow accepts it.
+    """Register the kernels' function with XLA.
 
     TensorFlow traces a `tf.function` once, for callers with and without `jit_compile`. So the operation also gets a
     kernel for graphs without XLA.
@@ -39,9 +38,8 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether a custom call can compute on these tensors.
-
-    Return False if there are GPUs or devices of other processes, because only this process has registered the function.
+    """Return False if there are GPUs or devices of other processes, because only this process has registered the
+    function.
     """
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)
@@ -54,7 +52,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
     """Return the float64 norm of order 1 or 2 over all tensors, or a vector with one norm per tensor.
 
-    is_batch: Whether the first axis of each tensor has the members of a batch. Each member has its own norm.
+    is_batch: Whether the first axis of each tensor has the members of a batch.
     """
     batch = [tensors[0].shape[0]] if is_batch else []
     codes = [f"{kernels.CODES[tensor.dtype.name]}{tensor.shape.num_elements()}" for tensor in tensors]
@@ -68,7 +66,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """Return the same tensor. XLA computes it before the products with this tensor."""
+    """XLA computes the returned tensor before the products with it."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 
@@ -82,9 +80,7 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels, and warn once if not. TensorFlow does not guarantee the
-    call.
-    """
+    """Return whether a compiled program calls the kernels, and warn once if not."""
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

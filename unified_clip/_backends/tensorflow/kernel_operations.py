@@ -27,9 +27,7 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register both operations. If another copy of unified_clip has registered them, TensorFlow would end the
-    process.
-    """
+    """If another copy of unified_clip has registered the operations, TensorFlow would end the process."""
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
@@ -40,10 +38,7 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operations can compute on these tensors in the current graph.
-
-    Return False under a strategy, because its workers might not have imported unified_clip.
-    """
+    """The workers of a strategy might not have imported unified_clip."""
     return bool(
         REGISTERED
         and tensors
@@ -63,10 +58,7 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Multiply tensors by a coefficient. A tensor whose coefficient is 1 is returned unchanged.
-
-    coef: One coefficient for all tensors, or a vector with one coefficient for each tensor.
-    """
+    """Multiply tensors by a coefficient. A tensor whose coefficient is 1 is returned unchanged."""
     if is_for_xla():
         # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
         return _products(list(map(kernel_custom_call.barrier, tensors)), computed_once(coef), per_tensor)
@@ -83,7 +75,7 @@ def _apply(
 ) -> Any:
     """Add an operation to the graph, and return its results.
 
-    is_batch: Whether the first axis of each tensor has the members of a batch. Each member has its own norm.
+    is_batch: Whether the first axis of each tensor has the members of a batch.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes: dict[str, Any] = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
@@ -98,11 +90,7 @@ def _apply(
 
 
 def register(norm_by_operations: NormByOperations) -> None:
-    """Register the derivatives of the operations, and their rules for `tf.vectorized_map`.
-
-    norm_by_operations: A function that computes a norm by TensorFlow's operations. Its arguments are (tensors, p,
-    per_tensor).
-    """
+    """Register the derivatives of the operations, and their rules for `tf.vectorized_map`."""
 
     def by_operations(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool) -> Scalar:
         if not is_batch:
@@ -174,10 +162,7 @@ def _derivatives(
 
 
 def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
-    """Return the results of `UnifiedClipScale`, computed by TensorFlow's operations.
-
-    is_batch: Whether all inputs have a first axis for the members of a batch.
-    """
+    """Return the results of `UnifiedClipScale`, computed by TensorFlow's operations."""
     results = []
     for index, tensor in enumerate(tensors):
         factor = coef[..., index] if per_tensor else coef

@@ -13,9 +13,7 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """The device path of TensorFlow. TensorFlow's operations define the derivatives of norms that the kernels
-    compute.
-    """
+    """TensorFlow's operations define the derivatives of norms that the kernels compute."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

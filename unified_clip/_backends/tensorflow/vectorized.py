@@ -10,15 +10,11 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _half_sums_of_squares(loop: Any) -> Any:
-    """Return half the sum of squares of each row, like `tf.nn.l2_loss` of one row.
-
-    Squares are halved before they are added up, because twice the sum might be beyond the range of float16.
-    """
+    """Squares are halved before they are added up, because twice the sum might be beyond the range of float16."""
     rows = loop.stacked_input(0)
     return pfor.wrap(tf.reduce_sum(0.5 * tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
 
 
 def register() -> None:
-    """Register the rule, unless TensorFlow has a rule for `tf.nn.l2_loss`."""
     with suppress(KeyError):
         pfor.RegisterPFor("L2Loss")(_half_sums_of_squares)

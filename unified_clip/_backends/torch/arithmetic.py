@@ -26,9 +26,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return magnitudes. If a part of a complex number is NaN, the magnitude is NaN. PyTorch's own abs(inf + nan j) is
-    inf.
-    """
+    """A NaN in a part of a complex number gives NaN. PyTorch's own abs(inf + nan j) is inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 

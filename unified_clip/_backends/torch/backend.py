@@ -54,7 +54,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound, threshold or total norm as a tensor. A DTensor is gathered from all ranks."""
+        """A DTensor is gathered from all ranks."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -305,10 +305,7 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Return the index of the first occurrence of each tensor object.
-
-    Outside graphs, `alias_owners` compares memory addresses, which tensors in a graph do not have.
-    """
+    """Compare tensor objects. Tensors in a graph have no memory addresses."""
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):
             raise memory.expanded(describe(index))
@@ -317,9 +314,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients. Return None during tracing, because a trace misses reads of raw
-    memory.
-    """
+    """Return None during tracing, because a trace misses reads of raw memory."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 
@@ -334,13 +329,13 @@ BACKEND = TorchBackend()
 
 
 def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
-    """Multiply all tensors in place by `coef`. With `per_tensor`, `coef` has a number for each tensor."""
+    """With `per_tensor`, `coef` has a number for each tensor."""
     for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
         write.make()
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return a norm with derivatives. With `per_tensor`, return a vector with one norm per tensor."""
+    """With `per_tensor`, return a vector with one norm per tensor."""
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 
@@ -350,10 +345,7 @@ kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_
 def _clip_grad_norm_in_graph(
     backend: Any, parameters: Any, max_norm: Any, *options: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Clip like `functions.clip_grad_norm_`, for `traced_bodies.SHORT_BODIES`.
-
-    options: The remaining arguments of `clip_grad_norm_`.
-    """
+    """Clip like `functions.clip_grad_norm_`, for `traced_bodies.SHORT_BODIES`."""
     norm_type, error_if_nonfinite, _, *distributed = options
     gradients = None
     if (

@@ -20,10 +20,7 @@ ROWS = 32
 
 
 class TorchSums:
-    """The `PartialSums` of tensors that are traced or on devices.
-
-    Fast sums for float32 norms and checksums are computed on the device. All other results are computed on the host.
-    """
+    """The device computes fast sums for float32 norms, and checksums. The host computes all other results."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]

@@ -35,33 +35,25 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether a FakeTensor can be combined with new tensors. This works only inside its FakeTensorMode."""
+    """A FakeTensor can be combined with new tensors only inside its FakeTensorMode."""
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Return whether a tensor is an expanded view.
-
-    The strides are read from a new view. In a graph, a gradient that is a view has no strides.
-    """
+    """In a graph, a gradient that is a view has no strides. So the strides are read from a new view."""
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
     return repeated and tensor.numel() > 0  # NumPy's empty arrays have strides of 0
 
 
 def records_derivatives(differentiable: bool) -> bool:
-    """Return whether PyTorch records derivatives in a call.
-
-    differentiable: Whether the call returns new tensors, so that it can have a derivative.
-    """
+    """A call is `differentiable` if it returns new tensors."""
     return differentiable and torch.is_grad_enabled()
 
 
 def is_inner(parameter: Any) -> bool:
-    """Return whether a tensor is an intermediate result. PyTorch does not keep its `.grad`, and warns about
-    reading it.
-    """
+    """PyTorch does not keep `.grad` of intermediate results, and warns about reading it."""
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 
@@ -83,7 +75,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[Any]:
-    """Return the tensors with a gradient's values. For a wrapper, such as DTensor, these are the inner tensors."""
+    """Return the tensors inside a wrapper, such as DTensor, or the tensor itself."""
     if type(tensor) in PLAIN:
         return [tensor]
     local = getattr(tensor, "_local_tensor", None)
@@ -107,8 +99,7 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return an array that represents a tensor's memory on MPS. The array is compared with other arrays, but never
-    read.
+    """Return an array that represents a tensor's memory on MPS. Do not read the array.
 
     MPS returns the address of an object instead of the address of the memory. So each buffer gets its own range of
     addresses.
@@ -179,8 +170,6 @@ def is_complex(tensor: Any) -> bool:
 def is_neg(tensor: Any) -> bool:
     """Return whether a tensor's memory has the values with the opposite sign. Operations on lists would ignore the
     sign.
-
-    Return False in a graph.
     """
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
@@ -211,10 +200,7 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 
 
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether these tensors need operations on single tensors.
-
-    The reason can be a recorded derivative, a transformation, or a tensor from inference mode.
-    """
+    """The reason can be a recorded derivative, a transformation, or a tensor from inference mode."""
     if torch.compiler.is_compiling():
         return differentiable
     recorded = records_derivatives(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *extra_inputs))
@@ -222,10 +208,9 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists can write all tensors.
+    """Return whether operations on lists can write all tensors, without overlaps in memory.
 
-    Each tensor must be on a device and dense in memory, and must not overlap another tensor. The loop calls few
-    functions, because it runs for every gradient of every step.
+    The loop calls few functions, because it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:

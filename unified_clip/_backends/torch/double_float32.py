@@ -45,7 +45,6 @@ length.
 """
 
 EXPONENT = 0x7F800000
-"""The mask of the exponent bits of a float32."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def reciprocal(power: DoubleFloat32) -> DoubleFloat32:
 
 
 class DoubleFloat32Primitives(TorchPrimitives):
-    """The primitives of `DoubleFloat32Path`. Scalars are `DoubleFloat32`."""
+    """Scalars are `DoubleFloat32`."""
 
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
@@ -196,9 +195,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return _from_float32(top)
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sum of |g / divisor|**2 of each slice. Each divisor is a power of two near the slice's largest
-        |g|.
-        """
+        """Each divisor is a power of two near the slice's largest |g|."""
         assert divisor is not None
         rows = _rows(tensor, axes)
         factor, shape = reciprocal(divisor).hi.reshape(rows.shape[:-1]), divisor.hi.shape
@@ -237,7 +234,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype. Float64 and integer bounds are rounded on the CPU."""
+        """Float64 and integer bounds are rounded on the CPU."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
         return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
@@ -262,10 +259,9 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 
 
 class DoubleFloat32Path(DevicePath):
-    """The device path in double-float32. Squares and quotients neither overflow nor underflow.
+    """Squares and quotients neither overflow nor underflow. A subnormal norm or coefficient is rounded twice.
 
-    A subnormal norm or coefficient is rounded twice. Norms of orders other than 1, 2 and inf are computed on the CPU in
-    float64, which waits for the device.
+    Norms of orders other than 1, 2 and inf are computed on the CPU in float64, which waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:
@@ -324,9 +320,7 @@ def _magnitudes(tensor: Tensor) -> Tensor:
 
 
 def _rows(tensor: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the tensor in float32, with `axes` merged into one last axis. A complex number becomes two real
-    numbers.
-    """
+    """Return the tensor in float32, with `axes` merged into one last axis."""
     kept = [length for axis, length in enumerate(tensor.shape) if axis not in axes]
     rows = tensor.movedim(tuple(axes), tuple(range(-len(axes), 0)))
     return _reals(rows.reshape(*kept, math.prod([tensor.shape[axis] for axis in axes])))
@@ -347,10 +341,7 @@ def _reals(rows: Tensor) -> Tensor:
 
 
 def _vectors(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield all numbers in few float32 vectors, because each sum launches about 200 kernels.
-
-    A vector is shorter than 2 * CHUNK.
-    """
+    """Yield all numbers in few float32 vectors, because each sum launches about 200 kernels."""
     groups: dict[tuple[torch.device, int], list[Tensor]] = {}
     start = 0
     for tensor in tensors:

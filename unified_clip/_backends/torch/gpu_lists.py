@@ -1,4 +1,4 @@
-"""The device path over gradients on one GPU. The compiled kernels collect these gradients in one pass."""
+"""The device path over gradients on one GPU, which the compiled kernels collect in one pass."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_MET
 
 
 class GpuListPath(TorchPath):
-    """A `TorchPath` over a `DeviceList` of the compiled kernels."""
-
     def __init__(self, device_list: Any, primitives: ListPrimitives = LIST_PRIMITIVES) -> None:
         self._backend, self._differentiable = primitives, False
         self._list, self._tensors = device_list, device_list.tensors
@@ -41,9 +39,7 @@ class GpuListPath(TorchPath):
 
 
 def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuListPath | None:
-    """Return the path over the gradients of parameters.
-
-    Return None if a gradient is not plain or not on the same GPU, or if a parameter has its gradient in `main_grad`
+    """Return None if a gradient is not plain or not on the same GPU, or if a parameter has its gradient in `main_grad`
     only.
     """
     path = _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
@@ -51,19 +47,14 @@ def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuLis
 
 
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
-    """Return the path over tensors.
-
-    Return None if a tensor is not plain, is on another GPU or overlaps another tensor, or if PyTorch records a
-    derivative.
+    """Return None if a tensor is not plain, is on another GPU or overlaps another tensor, or if a derivative is
+    recorded.
     """
     return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    """Return the path over a `DeviceList`.
-
-    collect: A function that returns the list or None. Its argument is whether the tensors are on the CPU.
-    """
+    """The argument of `collect` is whether the tensors are on the CPU."""
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
         return None

@@ -43,7 +43,6 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether the operators support these tensors in a graph that this process compiles for itself.
 
-    All tensors must be dense. Either all are on the CPU and real, or all are on GPUs. On GPUs, tensors can be complex.
     Programs of `torch.export` are not supported, because they might run where unified_clip is not installed.
     """
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
@@ -55,18 +54,12 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
-    """Return whether `scale_` can write the tensors.
-
-    PyTorch's compiler fails on several views of one base. On the CPU, empty tensors are not supported.
-    """
+    """PyTorch's compiler fails on several views of one base. On the CPU, empty tensors are not supported."""
     return all(tensor._base is None and (tensor.is_cuda or tensor.numel()) for tensor in tensors)
 
 
 def gradients_of(parameters: Any) -> list[Tensor] | None:
-    """Return the gradients of a list of parameters, or None if the operators do not support a gradient.
-
-    Also return None if a complete body has to decide which gradients it clips.
-    """
+    """Return None if the operators do not support a gradient, or if a complete body has to decide about it."""
     if type(parameters) not in (list, tuple):
         return None
     gradients = []
@@ -95,13 +88,7 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
 def register(
     host_path: HostPathOf, norm_by_operations: NormByOperations, scale_by_operations: ScaleByOperations
 ) -> None:
-    """Implement the operators.
-
-    host_path: A function that returns the host path over tensors.
-    norm_by_operations: A function that computes the norm by PyTorch's operations, with derivatives and rules for
-    `torch.func.vmap`.
-    scale_by_operations: A function that multiplies in place by PyTorch's operations.
-    """
+    """`norm_by_operations` has derivatives and rules for `torch.func.vmap`."""
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         if p in (1, 2):
@@ -133,7 +120,7 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Compute the norm by the Triton kernels. If they do not support the order or the memory, use operations."""
+    """Use operations if the Triton kernels do not support the order or the memory."""
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
@@ -141,7 +128,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """Multiply in place by the Triton kernels. If they do not support the memory, use operations."""
+    """Use operations if the Triton kernels do not support the memory."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

@@ -43,7 +43,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Prepare the writes of products. Writes allocate nothing: if memory ran out, a list would be partly written."""
+    """The writes allocate nothing: if memory ran out, a list would be partly written."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -60,7 +60,7 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Return float32 memory for each device's largest group of 16-bit tensors. A compiler plans the memory itself."""
+    """Return float32 memory for each device's largest group of 16-bit tensors."""
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device
@@ -81,10 +81,7 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """Multiply 16-bit tensors in place.
-
-    wide: Float32 tensors of the same shapes, for the computation.
-    """
+    """`wide` has float32 tensors of the same shapes, for the computation."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)
@@ -99,10 +96,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """Prepare the writes that clamp tensors to bounds. The caller has rounded the bounds to the dtype of the tensors.
-
-    A bound must not be 0, because PyTorch might replace -0 by 0.
-    """
+    """The caller has rounded the bounds. A bound must not be 0, because PyTorch might replace -0 by 0."""
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),
@@ -110,14 +104,14 @@ def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Wr
 
 
 def stored(scalar: Scalar) -> Scalar:
-    """Return the same scalar. A compiled loop reads it from memory, instead of computing it again in every step."""
+    """A compiled loop reads the returned scalar from memory, instead of computing it again in every step."""
     return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
 
 
 def groups(
     tensors: Sequence[Tensor], condition: Callable[[Tensor], bool] | None = None
 ) -> list[tuple[list[int], list[Tensor]]]:
-    """Group tensors by device, dtype and a condition. Return (indices, tensors) of each group."""
+    """Return (indices, tensors) for each device, dtype and result of the condition."""
     by_kind: dict[Any, tuple[list[int], list[Tensor]]] = {}
     for index, tensor in enumerate(tensors):
         indices, group = by_kind.setdefault((tensor.device, tensor.dtype, condition and condition(tensor)), ([], []))
@@ -127,10 +121,7 @@ def groups(
 
 
 def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
-    """Return a number for each tensor, as a vector on the first tensor's device.
-
-    measure: A function that gets the indices and the tensors of a group, and returns the numbers of the group.
-    """
+    """Return a number for each tensor, as a vector on the first tensor's device."""
     vectors = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
     if len(vectors) == 1:
         return vectors[0][1]
@@ -158,10 +149,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Write the products of 16-bit tensors on a GPU into `results`, by one kernel for each tensor.
-
-    PyTorch's kernel computes in float32 if the coefficient has an axis.
-    """
+    """PyTorch's kernel computes in float32 if the coefficient has an axis."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)
@@ -191,7 +179,7 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype in which to multiply a group. For 16 bits, it is float32, so that no precision is lost."""
+    """Products of 16-bit tensors are computed in float32, so that no precision is lost."""
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 

@@ -14,10 +14,7 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 class MeshGroups:
-    """The process groups along several dimensions of a device mesh.
-
-    An all-reduce over each group in turn is an all-reduce over all ranks along these dimensions.
-    """
+    """An all-reduce over each group in turn is an all-reduce over all ranks along these dimensions."""
 
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
         self._groups, self.ranks = [weakref.ref(group) for group in groups], ranks
@@ -28,7 +25,6 @@ class MeshGroups:
 
 
 def groups_of(group: Any) -> list[Any]:
-    """Return the process groups of `MeshGroups`. For a process group, return a list with this group."""
     return group.groups if isinstance(group, MeshGroups) else [group]
 
 
@@ -37,7 +33,6 @@ _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity
 
 
 def group_of_mesh(mesh: Any) -> Any:
-    """Return the process group of a device mesh, or its `MeshGroups`."""
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
@@ -47,11 +42,10 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return the process group, or the `MeshGroups`, over which any of these DTensors is sharded or `Partial`, in a
-    list.
+    """Return a list with the group over which DTensors are sharded or `Partial`. The list can be empty.
 
-    The list is empty if no DTensor is sharded or `Partial`. Return None if the placements do not decide the group: a
-    mesh has only some ranks or no process groups, or no mesh has all dimensions along which tensors are sharded.
+    Return None if the placements do not decide the group: a mesh has only some ranks or no process groups, or no mesh
+    has all dimensions along which tensors are sharded.
     """
     groups: set[Any] = set()
     meshes: dict[int, tuple[Any, dict[Any, int]]] = {}
@@ -71,7 +65,6 @@ def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
 
 
 def _dims_of(mesh: Any) -> list[int]:
-    """Return the dimensions along which a mesh has several ranks."""
     return [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1]
 
 

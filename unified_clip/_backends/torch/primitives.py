@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class TorchPrimitives(DevicePrimitives):
-    """`DevicePrimitives` by operations on single tensors."""
-
     name = "torch"
 
     def dtype(self, tensor: Any) -> str:
@@ -98,7 +96,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare the writes of products. If operations on lists support a tensor, they multiply it in place."""
+        """If operations on lists support a tensor, they multiply it in place."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -127,7 +125,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Prepare the writes. Tensor subclasses come first, because writing them can fail."""
+        """Tensor subclasses come first, because writing them can fail."""
         both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
         return [
             Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
@@ -187,8 +185,6 @@ class TorchPrimitives(DevicePrimitives):
 
 
 class ListPrimitives(TorchPrimitives):
-    """`DevicePrimitives` by operations on lists, for tensors that `fit_list_operations` accepts."""
-
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         if p not in (1, 2):
             return super().power_sum(tensors, p, divisor)
@@ -244,8 +240,6 @@ class PerTensorPrimitives(ListPrimitives):
 
 
 class TorchPath(DevicePath):
-    """The device path, also for lists and for symbolic numbers in a compiled graph."""
-
     @property
     def tensors(self) -> list[Tensor]:
         return self._tensors
@@ -315,11 +309,11 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """Return whether the kernels support a coefficient. One number for each slice is not supported."""
+        """One coefficient for each slice is not supported."""
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
-        """Return the launches as writes. The first write increments the version counters that autograd checks."""
+        """The first write increments the version counters that autograd checks."""
         bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
         return [Write(bump, lambda: None), *map(Write, launches)]
 
@@ -358,9 +352,7 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare the writes of a change, and then of zeros if `keep` is false. If possible, the zeros need no new
-        tensors.
-        """
+        """Prepare the writes of a change, and then of zeros if `keep` is false."""
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
         drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}

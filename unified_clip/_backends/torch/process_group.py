@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class TorchGroup(ProcessGroup):
-    """A process group of `torch.distributed`, or the process groups along several dimensions of a mesh."""
-
     def __init__(self, group: Any, tensors: Sequence[Any] = ()) -> None:
-        """`tensors` are the parameters and gradients of a call."""
         super().__init__(group, ranks_of(group), here=torch.distributed.get_rank())
         self._groups = groups_of(group)
         self._device = device_of(self._groups[0], tensors)
@@ -44,7 +41,6 @@ class TorchGroup(ProcessGroup):
 
     @property
     def leaves_norms(self) -> bool:
-        """Return whether Triton's kernels can run on the device of this group."""
         if not gpu.ENABLED:
             return False
         from .gpu.table import INTERPRETED
@@ -88,9 +84,7 @@ class TorchGroup(ProcessGroup):
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
     ) -> ranks.Counted:
-        """Return this rank's part of the sums over these tensors. If no kernel supports the tensors, wait for the
-        device.
-        """
+        """If no kernel supports the tensors, this method waits for the device."""
         from .gpu.ranks import Counted
         from .gpu.table import Table
 
@@ -136,11 +130,9 @@ def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
 
 
 _RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
-"""The ranks of each process group and device mesh, computed once."""
 
 
 def ranks_of(owner: Any) -> Ranks:
-    """Return the ranks of a process group, of `MeshGroups` or of a device mesh."""
     return _RANKS.get(owner, _ranks_of)
 
 

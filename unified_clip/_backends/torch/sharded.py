@@ -38,20 +38,17 @@ def is_dtensor(value: Any) -> bool:
 
 
 def full_tensor(value: Any) -> Any:
-    """Gather a DTensor from all ranks. Return other values unchanged."""
+    """Gather a DTensor from all ranks."""
     return value.full_tensor() if is_dtensor(value) else value
 
 
 def full_max(values: Any) -> Any:
-    """Gather a tensor, and return its maximum.
-
-    PyTorch's own maximum over shards can lose a NaN, and fails if a shard is empty.
-    """
+    """PyTorch's own maximum over shards can lose a NaN, and fails if a shard is empty."""
     return full_tensor(values).max()
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return the shards of a call. Return None without DTensors, flat parameters and declared ranks."""
+    """Return None without DTensors, flat parameters and declared ranks."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -81,7 +78,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError if only some ranks have a DTensor. PyTorch's norm would leave out the other ranks."""
+    """If only some ranks have a DTensor, PyTorch's norm would leave out the other ranks."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -95,12 +92,10 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 _COPIES: KeptByIdentity[dict[tuple[bool, ...], Ranks]] = KeptByIdentity()
-"""The ranks with copies of this rank's local tensor, for each mesh. The keys show the dimensions with copies."""
+"""The ranks with copies of this rank's local tensor, for each mesh."""
 
 
 class TorchShards(DistributedGradients):
-    """The `Shards` of one call on PyTorch: DTensors, and plain tensors beside them."""
-
     terminology = Terminology("device mesh", "Call gradient.redistribute first", "torch.distributed.group.WORLD")
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
@@ -160,11 +155,9 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """The index of the first tensor with the same mesh and placements, for each of `_tensors`. For plain tensors,
-        it is None.
+        """The index of the first tensor with the same mesh and placements. For plain tensors, it is None.
 
-        Placements take long to hash. Most tensors share their `placements` object with another tensor, such as a
-        gradient with its parameter.
+        Placements take long to hash, and most tensors share their `placements` object with another tensor.
         """
         indices: list[int | None] = []
         by_identity: dict[tuple[int, int], int] = {}
@@ -212,7 +205,6 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _partial(self) -> set[int]:
-        """The indices of the gradients with a `Partial` placement."""
         tensors = self._tensors()
         partial = {first for first in set(self._first_alike) if first is not None and self.is_partial(tensors[first])}
         return {index for index, first in enumerate(self.layout_keys) if first in partial}
@@ -262,10 +254,7 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return the `Partial` gradients that can be summed on the device. Otherwise, return None.
-
-        Each rank of the process group needs a partial sum of each gradient, with at most 32 bits.
-        """
+        """Each rank of the process group needs a partial sum of each gradient, with at most 32 bits."""
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
         if (
@@ -336,10 +325,9 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return whether all ranks can read from placements which ranks need the norm.
+        """A rank cannot read the placements of a gradient that it lacks, so the result is False for lists of gradients.
 
-        A rank cannot read the placements of a gradient that it lacks, so the result is False for lists of gradients. It
-        is also False with plain tensors, which are compared over all ranks.
+        It is also False with plain tensors, which are compared over all ranks.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -361,7 +349,6 @@ def _waited(tensor: Any) -> Tensor:
 
 
 def _layout(tensor: Any) -> Hashable:
-    """Return a key for the mesh and the placements of a DTensor."""
     return id(tensor.device_mesh), tensor.placements
 
 

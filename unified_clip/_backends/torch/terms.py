@@ -32,7 +32,7 @@ class Bucket(NamedTuple):
     """(parameter, gradient) by the index of the gradient."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return the number, shapes and dtypes of the gradients. Ranks compare them before they add up terms."""
+        """Ranks compare the number, shapes and dtypes of gradients before they add up terms."""
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
@@ -41,8 +41,7 @@ class Bucket(NamedTuple):
         return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return the sum of each gradient's terms over the ranks, by index. All ranks of the bucket have to call this
-        method.
+        """All ranks of the bucket have to call this method.
 
         Sums are float64 and rounded once, so they do not depend on the order of the gradients.
         """
@@ -54,14 +53,10 @@ class Bucket(NamedTuple):
         return self.rounded(buffer, values)
 
     def flattened(self, values: Sequence[Tensor]) -> Tensor:
-        """Return the terms of this rank as one float64 tensor."""
         return torch.cat([_as_real(values[index]).to(torch.float64).flatten() for index in self.members])
 
     def rounded(self, buffer: Tensor, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return each gradient by index.
-
-        buffer: The sum of `flattened` over the ranks.
-        """
+        """`buffer` is the sum of `flattened` over the ranks."""
         numbers = {index: _as_real(values[index]) for index in self.members}
         sums = buffer.split([number.numel() for number in numbers.values()])
         return {
@@ -75,7 +70,7 @@ def partial_dims(gradient: Any) -> list[int]:
 
 
 def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
-    """Return the buckets of `Partial` gradients. Ranks have their common buckets in the same order."""
+    """Ranks have their common buckets in the same order."""
     by_key: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)

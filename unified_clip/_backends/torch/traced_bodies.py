@@ -59,7 +59,7 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def register() -> None:
-    """Register `entry.run` with PyTorch's compiler. `_compilers` calls this after the compiler's import."""
+    """`_compilers` calls this function after the import of PyTorch's compiler."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
     run = torch.compiler.disable(entry.run_eagerly, reason="unified_clip cannot be part of this graph")

@@ -42,8 +42,6 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
     """Return the table of a gradient list, or None if the kernels do not support the list.
 
     The kernels support dense tensors on GPUs, unless PyTorch traces or transforms.
-
-    per_tensor: Whether the table is for one norm per tensor.
     """
     if is_watched() or not _are_supported(tensors):
         return None
@@ -54,32 +52,25 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
 
 
 def table_of_list(device_list: Any) -> Table | None:
-    """Return the table of a `DeviceList` of the compiled kernels, or None as in `table_of`."""
     from . import table
 
     return table.table_of_list(device_list) if device_list.tensors[0].is_cuda != table.INTERPRETED else None
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels can compute this norm.
-
-    For complex tensors, they compute only the 2-norm, because they read real and imaginary parts as separate numbers.
-    """
+    """For complex tensors, the kernels compute only the 2-norm, because they read both parts as separate numbers."""
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
 
 def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm over all tensors. They round the norm correctly."""
+    """Return whether the kernels compute this norm over all tensors, correctly rounded."""
     return measures(tensors, p) and table_of(tensors) is not None
 
 
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    """Run kernels that read `tensors`, and return the new tensors that the kernels write.
-
-    launches: A function that gets the table of the tensors, and returns the functions that launch the kernels.
-    """
+    """Run kernels that read `tensors`, and return the new tensors that the kernels write."""
     from . import several
 
     results = [torch.empty_like(tensor) for tensor in tensors]
@@ -91,11 +82,7 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are dense, of PyTorch's own classes and supported dtypes, and on GPUs.
-
-    For Triton's interpreter, they are on the CPU. The check is one expression with few calls, because it runs for every
-    gradient of every step.
-    """
+    """This check is one expression with few calls, because it runs for every gradient of every step."""
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False
     device_type = tensors[0].device.type

@@ -20,8 +20,6 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 
 class Counted(NamedTuple):
-    """Gradients that a rank counts in a norm over all ranks."""
-
     table: Table | None = None
     """None if there are no gradients, or if the kernels do not support them."""
 
@@ -33,8 +31,6 @@ class Counted(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The contribution of one rank to a norm over all ranks."""
-
     numbers: Sequence[int]
     """Integers that the ranks add up. The first WORDS integers are zeros, in place of the sum."""
 
@@ -42,13 +38,11 @@ class Request(NamedTuple):
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
     """A function that sums `Partial` gradients over ranks. It returns all of these gradients, and the gradients that
-    this rank counts. None if no rank has `Partial` gradients.
+    this rank counts.
     """
 
     p: float
     is_wide: bool
-    """Whether the norm is float64."""
-
     ranks: int
 
 
@@ -60,8 +54,6 @@ def norm_over_ranks(
     The first all-reduce adds up words. Then `Partial` gradients are summed, and each rank adds the powers of the sums
     to the words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and zeros
     otherwise. If p is inf, the last all-reduce takes the maximum of magnitudes.
-
-    all_reduce: A function that reduces a tensor over the ranks by "SUM" or "MAX".
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}

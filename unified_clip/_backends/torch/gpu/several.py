@@ -12,13 +12,12 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """The tables of one gradient list, each with the indices of its tensors. The methods are as in `Table`."""
+    """The tables of one gradient list, each with the indices of its tensors."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables
 
     def norms(self, p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm over all tensors, or a vector with one norm per tensor, on the first tensor's device."""
         if not per_tensor:
             return table.norm_of_all([part for _, part in self._tables], p)
         device = self._tables[0][1].device
@@ -45,10 +44,7 @@ class Tables:
 def table_of(
     tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None, *, per_tensor: bool
 ) -> Table | Tables | None:
-    """Return the table or the tables of a gradient list. Return None if the kernels do not support the list.
-
-    `results`: the tensors that launches write. By default, launches write `tensors`.
-    """
+    """Return None if the kernels do not support the list."""
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):
         is_wide = PARTS.get(tensor.dtype, tensor.dtype) == torch.float64

@@ -35,11 +35,11 @@ PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether Triton's interpreter runs the kernels on tensors in CPU memory. This is for tests."""
+"""Whether Triton's interpreter runs the kernels on tensors in CPU memory, for tests."""
 
 CHUNK = 65536
 LANES = 2048
-"""A program reads this number of elements at a time. A large number hides the latency of the memory."""
+"""A program reads this number of elements at a time, which hides the latency of the memory."""
 
 SUM_LANES = 256
 """A program reads the sums of this many chunks at a time."""
@@ -92,11 +92,7 @@ MAX_TABLES, MAX_NUMBERS = 256, 2**22
 
 
 class Addresses(NamedTuple):
-    """A gradient list on one device.
-
-    For each tensor, it has the address of the gradient, the address of the result, the number of real numbers, and
-    their dtype.
-    """
+    """For each tensor: the addresses of the gradient and of the result, the number of real numbers, and their dtype."""
 
     device: torch.device
     sources: tuple[int, ...]
@@ -136,10 +132,7 @@ class Table:
         self._groups = self._memory[3 * self._length + 2 * self.chunks :]
 
     def norms(self, p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm over all tensors, or a vector with one norm per tensor, as float64.
-
-        Norms are rounded to float32 unless a tensor is float64.
-        """
+        """Norms are rounded to float32 unless a tensor is float64."""
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
@@ -162,15 +155,12 @@ class Table:
                 )  # fmt: skip
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return functions that launch kernels for products. With `per_tensor`, `coef` has a number for each tensor."""
+        """With `per_tensor`, `coef` has a number for each tensor."""
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Return functions that launch kernels, which clamp each tensor to its (low, high).
-
-        Tensors of the same dtype have the same bounds.
-        """
+        """Tensors of the same dtype have the same bounds."""
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
         return [functools.partial(change, part, list(map(_bits, bounds[part.tensor]))) for part in self._parts]
 
@@ -191,7 +181,7 @@ def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
 
 
 def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm of each group of chunks. `kernels.round_sums` describes `groups`."""
+    """`kernels.round_sums` describes `groups`."""
     device, count, order = tables[0].device, len(groups) // 2, ORDERS[p]
     wide = any(table.is_wide for table in tables)
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -228,7 +218,6 @@ def _is_supported(device: torch.device) -> bool:
 
 @functools.cache
 def _has_slow_float64(device: torch.device) -> bool:
-    """Return whether a device sums float32 numbers faster than float64 numbers."""
     if device.type != "cuda":
         return False
     properties = torch.cuda.get_device_properties(device)
@@ -243,11 +232,7 @@ def _bits(number: float) -> int:
 
 
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
-    """Yield a `Part` for each dtype that has chunks.
-
-    counts: The number of chunks of each tensor.
-    order: The indices of the tensors, sorted by dtype.
-    """
+    """`order` has the indices of the tensors, sorted by dtype."""
     end = 0
     for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):
         same = list(group)
@@ -257,10 +242,9 @@ def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) ->
 
 
 def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
-    """Return the int64 numbers of a table.
+    """`kernels.numbers.chunk_at` describes the first numbers of a table.
 
-    `kernels.numbers.chunk_at` describes the first numbers. Then come the groups of chunks for `kernels.round_sums`: one
-    group of all chunks, and one group per tensor.
+    Then come the groups of chunks for `kernels.round_sums`: one group of all chunks, and one group per tensor.
     """
     in_order = counts[order]
     ends = in_order.cumsum(0)
@@ -284,7 +268,7 @@ _captured: list[Tensor] = []
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context in which Triton launches on this device. Triton ignores the device of the arguments."""
+    """Triton ignores the device of the arguments."""
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()
     return nullcontext() if is_current else torch.cuda.device(device)
 
@@ -300,11 +284,7 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return the table of tensors on one device.
-
-    Return None if Triton does not support the device, there are too many chunks for the error bound, or a tensor has no
-    memory. `results`: the tensors that launches write, by default `tensors`.
-    """
+    """Return None if Triton does not support the device, there are too many chunks, or a tensor has no memory."""
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
     targets = sources if results is None else tuple([tensor.data_ptr() for tensor in results])
@@ -317,7 +297,6 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
 
 
 def table_of_list(device_list: Any) -> Table | None:
-    """Return the table of a `DeviceList` of the compiled kernels, or None as in `table_of`."""
     device, memory, codes = device_list.tensors[0].device, device_list.memory, device_list.codes
 
     def addresses() -> Addresses:
@@ -333,9 +312,6 @@ def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses
 
     Each CUDA stream has its own tables: only on the same stream, the copy to the GPU is sure to finish before later
     launches. The table of a CUDA graph is not kept, because the graph might outlive any other table.
-
-    key: The identity of the list.
-    addresses: A function that returns the list.
     """
     if not _is_supported(device):
         return None

@@ -63,9 +63,9 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply each chunk by its coefficient, or clamp the chunk. In place, chunks with the coefficient 1 are skipped.
+    """In place, chunks with the coefficient 1 are skipped.
 
-    `low`, `high`: the bits of the float64 bounds. If the bounds were passed as numbers, -0 could lose its sign.
+    `low` and `high` are the bits of the float64 bounds. If the bounds were passed as numbers, -0 could lose its sign.
     """
     low = _converted(low.to(tl.int64).to(tl.float64, bitcast=True), dtype)
     high = _converted(high.to(tl.int64).to(tl.float64, bitcast=True), dtype)

@@ -63,7 +63,6 @@ def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
-    """Return the sum and its rounding error."""
     total = left + right
     added = total - left
     return total, (left - (total - added)) + (right - added)

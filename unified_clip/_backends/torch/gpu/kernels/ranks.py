@@ -48,10 +48,6 @@ def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.co
     A total that is NaN, infinite or too large for the words is counted in other words instead.
 
     sums: Two numbers for each chunk, from the kernel `add`.
-    chunks: The number of chunks.
-    words: The words of this rank.
-    width: The number of chunks that are added at once.
-    wide: Whether the norm is float64.
     """
     lanes = tl.arange(0, width)
     high, low = tl.zeros([width], tl.float64), tl.zeros([width], tl.float64)
@@ -123,9 +119,6 @@ def round_words(
     """Store the norm from the added words of all ranks. Also store its state for `add_exactly`, with empty windows.
 
     The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
-
-    `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the constant that each
-    rank sends. `pieces`: the number of pieces in a digest.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0

@@ -120,8 +120,7 @@ def round_sums(
 ) -> None:
     """Store the norm of each group of chunks. Unless p is inf, also store whether the norm is in doubt.
 
-    A norm in doubt gets empty windows. `groups`: for each group, the first chunk and the chunk after the last chunk.
-    `error`: a bound on the norm's relative error.
+    `groups`: for each group, the first chunk and the chunk after the last chunk.
     """
     group = tl.program_id(0)
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
