@@ -18,7 +18,6 @@ __all__ = [
 
 
 def reject(error: CodedError) -> int:
-    """Print an error with its code, and return the exit status."""
     print_error(str(error), error.code)
     return error.exit_status
 

@@ -66,7 +66,6 @@ def read() -> dict[str, ErrorCode]:
 
 
 def page(code: ErrorCode, width: int) -> Iterator[str]:
-    """Yield the lines of the help page of an error code. `width` is the number of characters in a line."""
     for line in _wrapped(f"{code.code}: {code.title}", width):
         yield paint(line, BOLD, sys.stdout)
     yield ""

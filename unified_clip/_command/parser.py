@@ -21,7 +21,6 @@ FORMATS = {
     "github": "GitHub Actions annotations",
     "gitlab": "a GitLab Code Quality report",
 }
-"""The description of each output format."""
 
 
 def comma_separated(text: str) -> list[str]:
@@ -42,8 +41,6 @@ def _fill(line: str, width: int, indent: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of a command or a sub-command."""
-
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **settings})
 
@@ -116,7 +113,6 @@ def subcommands(parser: argparse.ArgumentParser, prefix: str = "") -> Iterator[t
 
 
 def describe_exit_statuses(parser: argparse.ArgumentParser) -> None:
-    """Add a list of exit statuses to the help of each command in `statuses.COMMANDS`."""
     for name, command in subcommands(parser):
         if meanings := statuses.COMMANDS.get(name):
             paragraph = "\n".join(["exit status:", *statuses.lines(meanings)])

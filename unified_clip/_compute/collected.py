@@ -68,7 +68,7 @@ class TensorListPath(HostPath):
 
 
 class PerTensorPath(TensorListPath):
-    """A path with one norm and one coefficient for each tensor. The scalars of this path are arrays."""
+    """A path with one norm and one coefficient for each tensor."""
 
     def __init__(self, full_list: TensorListPath) -> None:
         super().__init__(full_list._backend, full_list._list)
@@ -141,10 +141,7 @@ def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | Non
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    """Collect the gradients of parameters in one pass.
-
-    Return None if a gradient is not plain, or if a parameter has a gradient only in `main_grad`.
-    """
+    """Return None if a gradient is not plain, or if a parameter has a gradient only in `main_grad`."""
     if collector is None:
         return None
     path = path_over(cast(Backend, backend), collector.of_parameters(parameters))

@@ -204,7 +204,6 @@ class HostPath:
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
 
     def _new(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
-        """Return new tensors. `compute` writes the results into the arrays that it gets."""
         return self._new_arrays(compute)
 
     def _new_arrays(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
@@ -227,8 +226,6 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
     UNIFIED_CLIP_GRAPH=framework, or any value of UNIFIED_CLIP_PATH, makes the result False. UNIFIED_CLIP_GRAPH=kernels
     makes the result True.
-
-    own: The values of UNIFIED_CLIP_PATH that only this framework has.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):

@@ -107,7 +107,7 @@ def sum_of_moduli(view: Array, method: str) -> Accumulator:
 
 
 def sum_method(dtype: str, exactly: bool) -> str:
-    """Return the name of a summation in `SUMS`. For float64, block sums are not precise enough."""
+    """Return the name of a summation in `SUMS`."""
     if exactly:
         return "exact"
     return "blocks" if dtype == "float32" else "compensated"
@@ -266,7 +266,6 @@ def certified_root(total: float, lost: float) -> float | None:
     """Return the square root of a number, rounded to float32, or None if the rounding is in doubt.
 
     This function needs neither NumPy arrays nor a scope that keeps subnormal numbers.
-    lost: The relative error of the number.
     """
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
@@ -297,7 +296,6 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
 
 
 def bounds(value: float) -> list[float]:
-    """Return a bound rounded to each dtype in FORMAT_NAMES, in this order."""
     return [nearest(value, dtype) for dtype in FORMAT_NAMES]
 
 

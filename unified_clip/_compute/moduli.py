@@ -124,7 +124,6 @@ def _flags(chunk: Array) -> Accumulator:
 
 
 def _square(x: float, y: float) -> int:
-    """Return x * x + y * y in units of 2**-UNIT."""
     return _in_units(x) ** 2 + _in_units(y) ** 2
 
 

@@ -42,9 +42,7 @@ def collect_in_place(
 ) -> tuple[GradientList, Functional | InPlace]:
     """Return (the gradients to clip in place, the writer of the clipped values).
 
-    instead: The function that error messages recommend.
     plain: Whether to try to collect all gradients in one pass.
-    options: Arguments of `in_place`.
     """
     path = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
@@ -74,11 +72,7 @@ def in_place(
     measures: Measures | None = None,
     **options: Any,
 ) -> tuple[GradientList, InPlace]:
-    """Check gradients one by one. Return (the gradients to clip in place, the writer of the clipped values).
-
-    keep: Returns whether a parameter is clipped.
-    options: Arguments of `GradientList`.
-    """
+    """Check gradients one by one. Return (the gradients to clip in place, the writer of the clipped values)."""
     expected = prepare_rejection(backend, spec, measures, in_place=True, keep=keep) if measures else None
     tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
@@ -145,10 +139,7 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Collect one gradient to clip into a new tensor.
-
-    plain: Whether to skip the gradient's name and position, which only errors need.
-    """
+    """Collect one gradient to clip into a new tensor."""
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
         if path is not None:

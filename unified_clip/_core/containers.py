@@ -49,7 +49,6 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
 
 
 def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) -> None:
-    """Replace `leaves` by the leaves of the valid entries."""
     if isinstance(container, Mapping | list | tuple):
         leaves.clear()
         for entry in container.values() if isinstance(container, Mapping) else container:
@@ -154,10 +153,7 @@ def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int 
 
 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
-    """Raise TypeError if an in-place function cannot replace the tensors in this container.
-
-    Only frameworks whose tensors cannot be written need this check.
-    """
+    """Raise TypeError if an in-place function cannot replace the tensors in this container."""
     if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
             f"{function} received one tensor, and tensors of {backend.name} cannot be written in place. "
@@ -256,7 +252,6 @@ def _with_variable(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """Return the items as a tuple of the type of `like`, or as a list if `like` is not a tuple."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items

@@ -112,10 +112,7 @@ class DistributedSpec:
         return has_group or self.ownership is not None or is_counted or self.check_replicas
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return the number of elements that `check_numel` expects, or None without a check.
-
-        count: Returns the expected number if `check_numel` is True.
-        """
+        """Return the number of elements that `check_numel` expects, or None without a check."""
         if self.check_numel is None or self.check_numel is False:
             return None
         return count() if self.check_numel is True else int(self.check_numel)
@@ -251,8 +248,6 @@ class Shards(Protocol):
 
 
 class Awaited(threading.local):
-    """The state of this thread's current call."""
-
     send_rejection: Callable[[Exception], None] | None = None
     """Sends an error of the call to the ranks that wait for this rank. None if no rank waits."""
 

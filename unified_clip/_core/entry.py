@@ -17,9 +17,8 @@ class Run(Protocol):
 
 
 def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run the body of a public function. An observer, such as a recording, gets the call.
-
-    If the body raises an error, the ranks that wait for this rank get the error, too.
+    """Run the body of a public function. If the body raises an error, the ranks that wait for this rank get the error,
+    too.
     """
     active = observer.active
     try:

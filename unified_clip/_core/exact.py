@@ -40,7 +40,6 @@ The square of the largest float64 is below 2**4196 units, and the words have roo
 """
 
 WORDS = LIMBS + 5
-"""The number of integers in a serialized accumulator."""
 
 
 class Format(NamedTuple):
@@ -93,7 +92,6 @@ class Accumulator:
 
     @classmethod
     def from_compensated_sums(cls, total: int) -> Accumulator:
-        """Return an accumulator for the exact sum of compensated sums, in units of 2**-UNIT."""
         return cls(total, compensated=1 if total else 0)
 
     @property

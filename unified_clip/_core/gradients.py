@@ -37,8 +37,6 @@ class GradientList:
     ) -> None:
         """Check the gradients.
 
-        differentiable: Whether a derivative can be recorded.
-        extra_dtypes: Additional supported dtypes, such as int32.
         parameters: The parameters of the call, with or without a gradient. None means that the call has only gradients.
         measures: The norms that the call measures over ranks. If this rank raises an error, ranks that wait for a norm
         get the error.

@@ -168,8 +168,6 @@ class Path(Protocol):
 
 
 class CollectedPath(Path, Protocol):
-    """A path over plain gradients that were collected in one pass."""
-
     @property
     def tensors(self) -> list[Tensor]: ...
 

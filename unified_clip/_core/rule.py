@@ -55,14 +55,13 @@ class AdaptiveThreshold:
     __slots__ = ("limit",)
 
     limit: Scalar | StepThreshold
-    """The threshold never exceeds this value."""
 
     def advance(self, xp: Scalars, norm: Scalar) -> tuple[Scalar, Any]:
         """Return (the threshold for this norm, the new state)."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings and the state as text. The text must be equal on all ranks."""
+        """Return the settings and the state as a text that must be equal on all ranks."""
         raise NotImplementedError
 
 
@@ -96,13 +95,10 @@ class ClipRule(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The threshold, the norm and the bounds that are tensors, not numbers."""
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
 class Norm(NamedTuple):
-    """The norm and the clip coefficient of a group of gradients."""
-
     group: range
     path: Path
     n: Scalar
@@ -115,8 +111,6 @@ class Norm(NamedTuple):
     """The coefficient is None if the threshold is inf, or if the group is clipped by value."""
 
     total: Tensor | None = None
-    """The total norm that the public function returns, if the function returns a norm."""
-
     state: Any = None
 
 
@@ -150,7 +144,6 @@ def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
 
 
 def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
-    """Raise NonFiniteNormError if a norm is NaN or infinite."""
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
         validation.finite(path, norm.n, leaves, p, setting, lambda: gradients.nonfinite_elsewhere(path))
@@ -165,7 +158,6 @@ def measure(
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
     Norms on devices come first, because a write on a device can fail.
-    inputs: Tensors that the threshold depends on.
     scalars: Whether each `Norm` must have a single number, not a vector.
     """
     if rule.kind == "value":
@@ -256,7 +248,6 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
 
 
 def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
-    """Return the checked bounds of a group as the `threshold` of a `Norm`."""
     path = gradients.path(group, inputs)
     with path.scope():
         threshold, _ = _threshold(path.xp, math.nan, rule.threshold)

@@ -33,7 +33,6 @@ class Deferred(NamedTuple):
     """Waits for the numbers, and returns each number as a float or a nested list of floats."""
 
     ready: Callable[[], bool] = lambda: True
-    """Returns whether `values` would return at once."""
 
 
 class Leaf(NamedTuple):
@@ -54,7 +53,7 @@ class CoalescedSparse(NamedTuple):
     """A sparse gradient whose repeated rows have been summed."""
 
     values: Tensor
-    """The stored rows. The first axis counts the rows."""
+    """The stored rows of the gradient."""
 
     restore: Callable[[Tensor], Any]
     """Returns a sparse gradient with new values."""
@@ -63,7 +62,6 @@ class CoalescedSparse(NamedTuple):
     """The number of leading axes that the indices of the gradient cover."""
 
     indices: Tensor
-    """The indices of each stored row, in the framework's own layout."""
 
 
 class Slices(NamedTuple):
@@ -78,8 +76,6 @@ class Slices(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A prepared change, such as an assignment."""
-
     make: Callable[[], object]
 
     undo: Callable[[], object] | None = None

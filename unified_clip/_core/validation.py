@@ -49,7 +49,6 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
 
 
 def given_norm(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
-    """Return the caller's norm as a float, or as a tensor if its value is unknown or its derivative is recorded."""
     number, scalar = _number(backend, value, name, differentiable)
     if number is not None and number < 0:
         raise ValueError(

@@ -33,8 +33,6 @@ class Writer(Protocol):
 
 
 class Functional:
-    """The writer for functions that return new tensors."""
-
     def __init__(
         self,
         items: Sequence[Any],
@@ -112,7 +110,6 @@ class InPlace:
 
     @property
     def entries(self) -> int:
-        """The number of entries of the container, including entries without a gradient."""
         return len(self._leaves)
 
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
@@ -198,7 +195,6 @@ def make_all(writes: Sequence[Write]) -> None:
 
 
 def _undo(undo: Callable[[], object]) -> bool:
-    """Undo a change, and return False if undoing fails."""
     try:
         undo()
     except Exception:

@@ -68,8 +68,6 @@ class Call:
     """The `Partial` gradients that the ranks sum later. This collective compares the layouts of these gradients."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
-    """The gradients that another rank might have to count."""
-
     remarks: Callable[[], Mapping[str, str]] = dict
     """Returns more text for error messages. Ranks do not compare this text."""
 
@@ -212,7 +210,6 @@ class Consensus:
         return high, float(total - Fraction(high))
 
     def check_any_counted(self, counted: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        """Raise ValueError on all ranks if ranks have gradient elements, but no rank counts an element."""
         has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(

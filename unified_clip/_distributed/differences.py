@@ -60,7 +60,6 @@ def _differing_arguments(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> l
 
 
 def _differing_layouts(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> list[str]:
-    """Return a sentence about the first parameter that differs."""
     layouts = [(ranks, text["layout"]) for ranks, text in texts if text["layout"] is not None]
     for parameters in zip(*(layout for _, layout in layouts), strict=False):
         if len({label for _, label in parameters}) > 1:

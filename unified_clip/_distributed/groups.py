@@ -50,8 +50,6 @@ class Group(Protocol):
 
 
 class NormGroup(NamedTuple):
-    """A parameter whose gradient is clipped by its own norm."""
-
     gradient: int | None
     """The index of the gradient. None if this rank has no gradient of the parameter."""
 

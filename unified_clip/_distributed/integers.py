@@ -59,12 +59,10 @@ def from_words(words: Sequence[int]) -> Sum:
 
 
 def in_units(value: float) -> int:
-    """Return a number in units of 2**-UNIT."""
     return int(Fraction(value) * 2**UNIT)
 
 
 def bits(value: float) -> int:
-    """Return the bits of a float64 as an int64."""
     (number,) = struct.unpack("<q", struct.pack("<d", value))
     return int(number)
 

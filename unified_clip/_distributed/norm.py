@@ -279,7 +279,6 @@ class LocalShards(ABC):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[Group]:
-        """Return the process groups that reduce norms of single gradients, in the order of the collectives."""
         norm_groups = self.norm_groups(known_only=True)
         return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 
@@ -328,7 +327,6 @@ def _all_reduce(
 
 
 def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:
-    """Return the `Call` that a process group compares before its ranks add up the sums of these parameters."""
     labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
     return Call(
         {**must_match, PARAMETERS: len(norm_groups)},

@@ -67,8 +67,6 @@ class Terms(NamedTuple):
 
 
 class NormRequest(NamedTuple):
-    """The arguments of a rank for a norm that stays on the device."""
-
     tensors: Sequence[Tensor]
     p: float
     own: PartialSums
@@ -81,8 +79,6 @@ class NormRequest(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """The agreement of ranks about a norm that stays on the device, for one list of parameters."""
-
     dtype: str
     terms: int
     """The number of elements of `Partial` gradients."""
@@ -96,10 +92,7 @@ _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyD
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
-    """Return the dtype of a norm that the ranks agreed to leave on the device, or None without an agreement.
-
-    parameters: A digest of the list of parameters.
-    """
+    """Return the dtype of a norm that the ranks agreed to leave on the device, or None without an agreement."""
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype
 
@@ -113,7 +106,6 @@ def most_terms(group: Any) -> int:
 
 
 def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
-    """Store the agreement that norms stay on the device. None means that the ranks did not agree."""
     kept = _AGREED.setdefault(group, {})
     if agreement is None:
         kept.pop(parameters, None)

@@ -13,7 +13,7 @@ from .differences import REMEDY
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
     """Return whether `ownership` makes this rank count a gradient. Return None if nothing is declared for the gradient.
 
-    ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
+    ranks: The ranks that have the gradient. first: The first rank of the process group.
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):

@@ -23,8 +23,6 @@ CHECK = "check_replicas"
 
 
 class Replica(NamedTuple):
-    """A gradient of this rank that has copies on other ranks."""
-
     leaf: Leaf
     label: str | None
     """The name and shape as text, or None if unknown. The text is equal on all ranks with copies."""
@@ -92,7 +90,6 @@ class ReplicaSet:
 
 
 Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
-"""Returns one checksum of gradients and their local tensors."""
 
 
 def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:

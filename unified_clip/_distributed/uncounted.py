@@ -57,8 +57,6 @@ class SharedSet(NamedTuple):
 
 
 class SharedGradients(NamedTuple):
-    """All gradients of this rank that have copies on other ranks."""
-
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
     """Returns the place of the gradient at an index, or None if the norm is right without the gradient."""

@@ -209,7 +209,6 @@ def put(vector: Real, index: Real, value: Real, count: Real) -> Real:
 
 
 def take(vector: Real, index: Real) -> Real:
-    """Return the number at an index of a vector of finite numbers."""
     if not isinstance(vector, Number):
         return vector[int(index)]
     xp = vector.xp

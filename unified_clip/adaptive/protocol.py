@@ -276,7 +276,6 @@ RULES: dict[str, type[EmaRatio | ZClip | Percentile | AdaGC | AGC]] = {
     "adagc": AdaGC,
     "agc": AGC,
 }
-"""The rules by their names in configurations."""
 
 PER_TENSOR = ("adagc", "agc")
 """The rules with a threshold for each tensor or unit."""

@@ -97,7 +97,6 @@ def _decided(
     norms: Sequence[Norm],
     slots: Slots,
 ) -> list[Norm]:
-    """Return each norm with its threshold, its coefficient and the new state."""
     xp = total.path.xp
     tensor_norms = [xp.asarray(norm.n) for norm in norms]
     coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, tensor_norms), slots)
