@@ -54,7 +54,7 @@ class NoiseTracker:
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
     """Return (number of elements, norm of the difference of both gradients) if the gradients are rounding noise.
 
-    For any other parameter, return (0, 0.0).
+    If the gradients are not rounding noise, return (0, 0.0).
     """
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):

@@ -67,7 +67,7 @@ class Hooks:
     def switch(self, is_on: bool) -> None:
         """Put all hooks in place, or remove them.
 
-        This includes modules of other packages that imported a function by name.
+        Hooks also replace functions in modules of other packages that imported the functions by name.
         """
         if is_on == self._is_on:
             return

@@ -116,7 +116,7 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _class_name(optimizer: Any) -> str:
     """Return the name of the class that defines an optimizer's update, such as "keras.optimizers.Adam".
 
-    This is Keras' class, unless a class of the user has its own `update_step`.
+    The class is Keras' class, unless a class of the user has its own `update_step`.
     """
     kinds = type(optimizer).__mro__
     kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))

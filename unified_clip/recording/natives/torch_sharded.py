@@ -52,7 +52,7 @@ class ShardedNorm:
     def value_of(self, norm: Any) -> Any:
         """Return the value of a norm as a plain tensor.
 
-        For the norm of the last clip, this is the combined norm of all shards.
+        The value of the last clip's norm is the combined norm of all shards.
         """
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
