@@ -239,7 +239,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients in one list, writer, range of each part of the configuration). None: `Leaf`s are needed."""
+        """Return (gradients in one list, writer, range of each part of the configuration). None: use `Leaf`s."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None

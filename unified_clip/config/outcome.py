@@ -328,7 +328,7 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number that is on the host. For a number on a device, return a function that looks it up later."""
+        """Return the number of a scalar on the host, or a function that returns the number later."""
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
         if path.on_host:

@@ -63,7 +63,7 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key, or of the nearest table around the key. Return None if both lines are unknown."""
+        """Return the line of a key, or of the nearest table around the key."""
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
@@ -82,10 +82,7 @@ class Document:
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
-        """Return an error whose message begins with the place of a key.
-
-        code: The error code, such as "UC106". '' means the code of `ConfigError`.
-        """
+        """Return an error whose message begins with the place of a key."""
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:

@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """A table stands where the base file has another value, and the trainer rejects this.
+    """The trainer rejects a table where the base file has another value.
 
     keys: The path of the table.
     """
@@ -38,8 +38,7 @@ class MergeRules:
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
         """Return `upper` merged onto `lower`, which is the data of a base file or an `UnreadFile`.
 
-        A table that is merged onto an unread file becomes a `PartialTable`. If the value of the delete key is an
-        `Unknown`, this `Unknown` is the result.
+        A table that is merged onto an unread file becomes a `PartialTable`.
         """
         if not isinstance(upper, dict):
             return upper

@@ -56,11 +56,7 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 
 
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
-    """Return (path of keys, message) for pydantic's errors about one value.
-
-    keys: The path of the value.
-    data: The data of the whole document.
-    """
+    """Return (path of keys, message) for pydantic's errors about one value."""
     error = _closest(errors)
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
     value = f"it is {format_value(content)}"
@@ -155,11 +151,7 @@ def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> lis
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key or an index, or None if the key is unknown.
-
-    types: The possible types of the table or list.
-    data: The value of the table or list.
-    """
+    """Return the possible types of the value at a key or an index, or None if the key is unknown."""
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
     for type_ in types:

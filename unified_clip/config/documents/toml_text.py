@@ -26,7 +26,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
-    """Return the parser's error with its line. For a duplicate key, the message has the key."""
+    """Return the parser's error with its line."""
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)
     at = re.match(r"line (\d+)", place)  # without a line, the error is at the end of the document

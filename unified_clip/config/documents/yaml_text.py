@@ -211,10 +211,7 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the (key, value) nodes of a key, also from tables that `<<` merges, or None.
-
-    visited: The `id` of each table that was searched.
-    """
+    """Return the (key, value) nodes of a key, or None. Tables that `<<` merges are searched, too."""
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None
     visited.add(id(node))

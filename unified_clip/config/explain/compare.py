@@ -190,7 +190,7 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
 
 
 def _max_abs(arrays: Sequence[Array]) -> float:
-    """Return the largest magnitude of all elements. It is NaN if any element is NaN, and 0 without elements."""
+    """Return the largest magnitude of all elements."""
     return float(np.max([np.abs(array).max() for array in arrays if array.size], initial=0.0))
 
 

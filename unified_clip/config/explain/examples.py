@@ -82,10 +82,7 @@ class _Measure:
 
 
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
-    """Return example gradients below, at and above the threshold of each rule.
-
-    More examples show the effects of schedules, of infinities, and of several groups.
-    """
+    """Return example gradients below, at and above the threshold of each rule."""
     groups = _name_groups(configs)
     result: list[Example] = []
     largest: dict[str, Array] = {}
@@ -210,7 +207,7 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield NAMES, and then names that match one or two of the patterns. A name can occur twice."""
+    """Yield NAMES, and then names that match one or two of the patterns."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:

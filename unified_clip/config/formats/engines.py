@@ -21,7 +21,7 @@ UNDER = {
 """For each format, the engines under which the advice `Format.instead` does not work."""
 
 OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""The engine of each format that belongs to an engine without exposed gradients."""
+"""The engine that clips, for each format that always uses the same engine."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"

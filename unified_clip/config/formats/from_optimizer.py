@@ -93,10 +93,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
-    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`.
-
-    owner: The name of the optimizer in errors.
-    """
+    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`."""
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:

@@ -176,10 +176,7 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the single clip of this file, or None. Raise ConfigError if there are several clips.
-
-        clips: The (name, call) of each clip in the file.
-        """
+        """Return the single clip of this file, or None. Raise ConfigError if there are several clips."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(

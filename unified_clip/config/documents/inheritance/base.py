@@ -16,7 +16,7 @@ Parse = Callable[[Path, str], Document]
 """A function that parses a file, given its path and its name in messages."""
 
 MOST_FILES = 200
-"""The largest number of files that a configuration may name. A repeated file counts again."""
+"""The largest number of files that a configuration may name."""
 
 
 class Inheritance(ABC):

@@ -57,8 +57,6 @@ class BaseFiles(Inheritance):
         """Return the merged data of all base files, or an `UnreadFile` if the last one is unread.
 
         The data before an unread file is dropped, because the unread file might change any of its keys.
-
-        keys: For each base file, the path of keys at which `document` names it.
         """
         lower: Any = {}
         for index, base in enumerate(bases):
@@ -70,10 +68,7 @@ class BaseFiles(Inheritance):
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file, which might not exist. For a URL, return an error sentence.
-
-        folder: The folder of the configuration that names the base file.
-        """
+        """Return the path of a base file, which might not exist. For a URL, return an error sentence."""
         if "://" in text:
             return f"{text} is on another machine."
         return folder / Path(text).expanduser()

@@ -137,10 +137,7 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return (file, package) for `node` and for all files below it, in the order of merging.
-
-        above: The paths of the files from the main file to `node`.
-        """
+        """Return (file, package) for `node` and for all files below it, in the order of merging."""
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:

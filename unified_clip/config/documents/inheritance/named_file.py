@@ -13,7 +13,7 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The number of folders to search for a named file: the folder of the configuration, and its parent folders.
+"""The number of folders to search for a named file, from the folder of the configuration upwards.
 
 The path is relative to the folder in which the program runs, which is unknown.
 """
@@ -21,7 +21,7 @@ The path is relative to the folder in which the program runs, which is unknown.
 
 @dataclass(frozen=True)
 class NamedFile(Inheritance):
-    """Replaces the path of another file, which is a value in the configuration, by the keys of that file."""
+    """Replaces a value that is the path of another file by the keys of that file."""
 
     at: tuple[str, ...]
     advice: str

@@ -17,7 +17,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
     """Return a document with the values that Python source assigns to names at the top level.
 
-    names: The names that other files assign, with their values.
+    names: Names from other files, with their values.
     """
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body

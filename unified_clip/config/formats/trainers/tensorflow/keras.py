@@ -110,10 +110,7 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file, from keys of the optimizer or from `version`.
-
-        place: The path of the optimizer's configuration.
-        """
+        """Return the generation of Keras that wrote the file, from keys of the optimizer or from `version`."""
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:
