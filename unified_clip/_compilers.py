@@ -16,7 +16,10 @@ COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
 
 
 class CompilerImport:
-    """An import hook that registers `entry.run` when a program imports a compiler, which takes about a second."""
+    """An import hook that registers `entry.run` when a program imports a compiler.
+
+    The import of a compiler takes about a second, so unified_clip does not import compilers itself.
+    """
 
     def __init__(self, compiler: str) -> None:
         self.compiler = compiler

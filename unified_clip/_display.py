@@ -1,7 +1,7 @@
-"""Make text from files safe to print. It can contain escape sequences, log commands of a CI system and invisible
-characters.
+"""Make text safe to print, such as names of tensors, paths and messages of workers.
 
-Each command calls `safe` once, on all its output.
+Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters. Each
+command calls `safe` once, on all its output.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def _print(text: str) -> None:
 
 
 def flush_or_discard() -> None:
-    """Flush stdout and stderr, and discard output that cannot be written. Python's own flush would end with
-    status 120.
+    """Flush stdout and stderr, and discard output that cannot be written.
+
+    If Python's own flush failed at the exit, the exit status would be 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -110,7 +110,7 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Counts entries while nested data is read. A list can contain itself."""
+    """Counts the entries of nested data while it is read, because a list can contain itself."""
 
     def __init__(self, file_size: int = 0) -> None:
         """Without repeated entries, a file has at most one entry per byte."""

@@ -30,7 +30,7 @@ class Scratch:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """Workers inherit this file descriptor. None if the file system has no locks."""
+        """Workers inherit this file descriptor. It is None if the file system has no locks."""
 
     def __enter__(self) -> Self:
         return self

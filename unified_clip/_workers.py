@@ -39,7 +39,6 @@ MEANINGS = {
 }
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-"""Matches a call in faulthandler's report."""
 
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
@@ -60,8 +59,6 @@ class Exit:
     """The exit status, or None after a timeout. A signal gives a negative status."""
 
     stderr: Sequence[str]
-    """The last lines of the worker's stderr."""
-
     calls: str = ""
     """The calls that the worker reported after a timeout."""
 
@@ -160,7 +157,10 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the current calls of a hung worker. The request ends a worker that did not call `prepare`."""
+        """Return the current calls of a hung worker.
+
+        A signal asks for the calls. The signal ends a worker that did not call `prepare`.
+        """
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS

@@ -38,8 +38,6 @@ class FrameworkBinding:
 
 
 class GradientClip(FrameworkBinding):
-    """The base class of GradientClipByValue, GradientClipByNorm and GradientClipByGlobalNorm."""
-
     _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
 
     def __init__(self, need_clip: NeedClip | None) -> None:
@@ -82,8 +80,7 @@ class GradientClip(FrameworkBinding):
 
         Args:
             parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the
-                gradients. On TensorFlow and JAX, pass a list or a dict: the clipped tensors replace the gradients in
-                it.
+                gradients. On TensorFlow and JAX, pass a list or a dict: the clipped tensors replace its entries.
 
         Returns:
             The total norm before clipping from GradientClipByGlobalNorm, otherwise None.

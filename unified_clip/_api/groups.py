@@ -26,7 +26,7 @@ IN_GRAPHS = {
     "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or clip by attach_to() "
     "(Keras) or as_optax() (JAX), which skip steps",
 }
-"""The end of an error message, by the value of `nonfinite` that compiled graphs do not support."""
+"""The end of the error message if compiled graphs do not support a value of `nonfinite`."""
 
 
 class Outcome(NamedTuple):

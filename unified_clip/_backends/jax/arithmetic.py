@@ -107,7 +107,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum: 0 without values, and NaN with a NaN. XLA's own maximum can drop a NaN."""
+    """Return the maximum. It is 0 without values, and NaN if a value is NaN. XLA's own maximum can drop a NaN."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 

@@ -98,7 +98,7 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
     """Return the sums over all devices along the axes.
 
-    One collective sends integers, whose sum is exact in any order, and a term for the derivative.
+    One collective sends integers and a term for the derivative. The sum of the integers is exact in any order.
     """
     if not axes:
         return computed_once(own)

@@ -27,7 +27,6 @@ TARGET, SCALE_TARGET = "unified_clip_norm", "unified_clip_scale"
 class Norm(NamedTuple):
     p: int
     per_tensor: bool
-    """Whether the result is a vector with a norm for each tensor."""
 
 
 ByOperations = Callable[[Sequence[Tensor], Norm], Scalar]

@@ -154,7 +154,7 @@ class JaxShards(LocalShards):
 
     @functools.cached_property
     def _group(self) -> JaxGroup:
-        """Available only if the argument `process_group` is not None."""
+        """This property exists only if the argument `process_group` is not None."""
         return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
 
     def group(self) -> ProcessGroup:

@@ -160,7 +160,6 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return paddle.unique(columns, return_inverse=True, axis=1)[1]
 
     def _merge_rows(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
-        """Merge equal columns of `indices`, and sum their values."""
         if self.takes_host([indices, values], differentiable=differentiable):
             dtype = self.dtype(values)
             rows, array = sparse_rows.merge_rows(self.host_view(indices), self.host_view(values), dtype)

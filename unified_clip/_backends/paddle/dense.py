@@ -102,7 +102,6 @@ class Numbers:
         return magnitudes.amax()
 
     def _fit(self, scalar: Tensor) -> Tensor:
-        """Reshape a 0-d tensor or one number per slice, so that it broadcasts to `wide`."""
         return scalar.unsqueeze(-1) if self.is_complex and scalar.ndim else scalar
 
 
@@ -125,7 +124,6 @@ def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
 
 
 def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
-    """Reshape tensors to `shape`, and yield joined tensors of about `PIECE` numbers each."""
     ends = itertools.accumulate(math.prod(tensor.shape) for tensor in tensors)
     for _, group in itertools.groupby(zip(ends, tensors, strict=True), lambda item: item[0] // PIECE):
         batch = [tensor if tensor.ndim == len(shape) else tensor.reshape(shape) for _, tensor in group]
@@ -133,7 +131,6 @@ def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
 
 
 def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
-    """Yield slices of about `PIECE` numbers, along the longest axis."""
     longest = max(wide.shape)
     axis, step = wide.shape.index(longest), max(1, PIECE * longest // length)
     for start in range(0, longest, step):
@@ -166,7 +163,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor with exactly this value, if possible on the device of `like`."""
+    """Return a 0-d tensor with exactly this value. If `like` is an eager tensor, use its device."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this

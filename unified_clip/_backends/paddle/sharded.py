@@ -129,7 +129,6 @@ class PaddleShards(DistributedGradients):
         return any(is_dist(gradient) and not gradient.stop_gradient for gradient in self._gradients)
 
     def check_derivatives(self) -> None:
-        """Raise ValueError if Paddle's differentiable operations would fail or end the process."""
         meshes = [gradient.process_mesh if is_dist(gradient) else None for gradient in self._gradients]
         if any(mesh != meshes[0] for mesh in meshes):
             raise ValueError(
@@ -299,7 +298,6 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _check_all_shards(self, leaf: Leaf, group: ProcessGroup) -> None:
-        """Raise ValueError if `fleet` has given shards of a parameter to ranks outside the process group."""
         if self._hcg is None or not _is_shard(leaf.parameter):
             return
         ranks = Ranks(self._hcg.get_model_parallel_group().ranks)
@@ -318,14 +316,13 @@ class PaddleShards(DistributedGradients):
     def _uses_attributes(self) -> bool:
         """The attribute `is_distributed` of parameters decides under `fleet`, or if any parameter has the attribute.
 
-        It does not decide if the caller passes `ownership`, or if a tensor is distributed.
+        The attribute does not decide if the caller passes `ownership`, or if a tensor is distributed.
         """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
-        """Return whether this rank is the first rank of a process group with its elements of a plain parameter."""
         is_first = self._ranks_with_copies(group, _is_shard(parameter))[0] == self._rank
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
@@ -357,7 +354,9 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Do not create a group here: all ranks would have to create it, but perhaps only some ranks make this call."""
+    """Do not create a group here. All ranks would have to create the group, but perhaps only some ranks make
+    this call.
+    """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):
             return group

@@ -84,7 +84,6 @@ def exact_powers(piece: Tensor, p: float) -> Tensor:
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
-    """Return whether a branch that skips products with 1 saves time."""
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 

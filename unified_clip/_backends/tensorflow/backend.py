@@ -332,7 +332,6 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
 
 
 def _is_watched(tensors: Sequence[Tensor]) -> bool:
-    """Return whether an active GradientTape or ForwardAccumulator watches any of these eager tensors."""
     return bool(tensors) and bool(gradient_types(list(tensors)))
 
 

@@ -61,8 +61,7 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return the one of two neighbouring float32 numbers that is nearer to the root of a sum. In a tie, return the even
-    number.
+    """Return `low` or `high`, the number that is nearer to the root of a sum. In a tie, return the even number.
 
     words: The exact sum.
     """

@@ -66,7 +66,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """XLA computes the returned tensor before the products with it."""
+    """XLA computes the returned tensor before it computes products with this tensor."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 

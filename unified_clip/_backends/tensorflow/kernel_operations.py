@@ -143,13 +143,11 @@ def _attributes(op: Any) -> dict[str, Any]:
 
 
 def _stacked_inputs(loop: Any) -> list[Tensor]:
-    """Return the inputs of an operation inside `tf.vectorized_map`, stacked for all members of the batch."""
     loop.stack_inputs()
     return [loop.stacked_input(index) for index in range(loop.num_inputs)]
 
 
 def _with_first_axes(tensor: Tensor, lengths: Tensor, *, replaced: int) -> Tensor:
-    """Reshape the first `replaced` axes of a tensor to axes of these lengths."""
     return tf.reshape(tensor, tf.concat([lengths, tf.shape(tensor)[replaced:]], axis=0))
 
 

@@ -26,7 +26,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """A NaN in a part of a complex number gives NaN. PyTorch's own abs(inf + nan j) is inf."""
+    """If a part of a complex number is NaN, return NaN. PyTorch's own abs(inf + nan j) is inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 
@@ -60,7 +60,6 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def read_later(scalars: Sequence[Tensor]) -> Deferred:
-    """Start to read tensors, without waiting for a device."""
     numbers = [scalar.detach() for scalar in scalars]
     events = {number.device: torch.cuda.Event() for number in numbers if number.is_cuda}
     if not events:

@@ -44,7 +44,6 @@ class TorchSums:
         return Accumulator.from_block_sums(total.total) + Accumulator(nan=total.nan, infinite=total.infinite)
 
     def checksum(self) -> int:
-        """Return the same checksum as `checksums.checksum`, computed on the tensors' devices."""
         numbers = torch.from_numpy(checksums.weights().view("int64"))
         weights = {device: numbers.to(device) for device in {tensor.device for tensor in self._tensors}}
         sums = [total for tensor in self._tensors for total in _weighted_sums(tensor, weights[tensor.device])]
@@ -59,7 +58,6 @@ class TorchSums:
 
 
 def _is_hard(tensor: Tensor) -> bool:
-    """Return whether the host has to compute the sums, because the tensor is complex or its device has no float64."""
     return tensor.is_complex() or arithmetic.lacks_float64(tensor)
 
 
@@ -76,7 +74,6 @@ def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
 
 
 def _weighted_sums(tensor: Tensor, weights: Tensor) -> Iterator[Tensor]:
-    """Yield the weighted sums of a checksum, one sum for each chunk."""
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     bits = flat.view(torch.int16 if flat.element_size() == 2 else torch.int32)

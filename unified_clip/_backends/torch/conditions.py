@@ -240,5 +240,4 @@ def is_dense(tensor: Any) -> bool:
 
 
 def is_counted(parameter: Any) -> bool:
-    """Return whether a parameter can have a gradient, and its attribute `need_clip` does not exclude the parameter."""
     return type(parameter) is torch.nn.Parameter and parameter.is_leaf and wants_clipping(parameter)

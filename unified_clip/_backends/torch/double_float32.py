@@ -214,7 +214,6 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return DoubleFloat32(torch.where(condition, yes.hi, no.hi), torch.where(condition, yes.lo, no.lo))
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Compute the cosine on the CPU in float64."""
         on_cpu = (scalar.hi.cpu().double() + scalar.lo.cpu().double()).cos()
         return self.constant(on_cpu, [scalar.hi])
 
@@ -292,7 +291,6 @@ def _from_float32(number: Tensor) -> DoubleFloat32:
 
 
 def _finite(error: Tensor) -> Tensor:
-    """Replace infinities and NaN in a rounding error by 0."""
     return error.nan_to_num(0.0, 0.0, 0.0)
 
 

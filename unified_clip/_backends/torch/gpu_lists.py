@@ -54,7 +54,7 @@ def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath |
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    """The argument of `collect` is whether the tensors are on the CPU."""
+    """`collect` gets True if the tensors are on the CPU."""
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
         return None

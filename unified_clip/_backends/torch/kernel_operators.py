@@ -138,7 +138,6 @@ def scale_on_gpu(
 
 
 def _have_tangents(tensors: Sequence[Tensor]) -> bool:
-    """Return whether PyTorch computes a forward derivative with respect to any of these tensors."""
     # Looking at each tensor takes longer than its norm.
     if forward_ad._current_level < 0 and torch._C._functorch.peek_interpreter_stack() is None:
         return False

@@ -69,7 +69,6 @@ def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Ten
 
 
 def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor]:
-    """Return float32 tensors with the shapes and strides of a group, one after another in `memory`."""
     if memory is None:
         return [torch.empty_like(tensor, dtype=torch.float32) for tensor in group]
     wide, start = [], 0
@@ -121,7 +120,6 @@ def groups(
 
 
 def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
-    """Return a number for each tensor, as a vector on the first tensor's device."""
     vectors = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
     if len(vectors) == 1:
         return vectors[0][1]
@@ -190,7 +188,6 @@ def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _scalars_for(scalar: Scalar, indices: Sequence[int], group: Sequence[Tensor]) -> Scalar | list[Scalar]:
-    """Return the scalar for a group, or the list of scalars for its tensors, on the group's device."""
     scalar = stored(scalar.to(group[0].device))
     if not scalar.dim():
         return scalar

@@ -220,8 +220,6 @@ class ListPrimitives(TorchPrimitives):
 
 
 class PerTensorPrimitives(ListPrimitives):
-    """`ListPrimitives` with one norm and one coefficient per tensor, in vectors."""
-
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         return lists.power_sums(tensors, p, divisor)
 

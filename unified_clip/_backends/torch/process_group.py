@@ -112,9 +112,9 @@ class TorchGroup(ProcessGroup):
 def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
     """Return the device for the collectives of a process group.
 
-    - If `device_id` of `init_process_group` binds a GPU to the group, it is this GPU.
-    - Otherwise, if a tensor is on a device mesh of GPUs, it is the current GPU.
-    - Otherwise, or with gloo, it is the CPU, if the group's backend supports the CPU.
+    - If `device_id` of `init_process_group` binds a GPU to the group, return this GPU.
+    - Otherwise, if a tensor is on a device mesh of GPUs, return the current GPU.
+    - Otherwise, or with gloo, return the CPU, if the group's backend supports the CPU.
 
     The choice depends on the group and on meshes only. So all ranks choose the same type of device, even a rank without
     gradients, or with parameters in CPU memory.

@@ -124,7 +124,6 @@ class TorchShards(DistributedGradients):
         return super().norm(path, indices, p, *args, **options)
 
     def _stays_here(self, values: Sequence[Tensor], p: float) -> bool:
-        """Return whether kernels compute the norm on the device of this rank, without other ranks."""
         is_checked = self.numel is not None or self.awaits_sums("total")
         return self.group().size == 1 and not is_checked and gpu.norm_is_exact(values, p)
 
@@ -155,7 +154,7 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """The index of the first tensor with the same mesh and placements. For plain tensors, it is None.
+        """The index of the first tensor with the same mesh and placements. The index of a plain tensor is None.
 
         Placements take long to hash, and most tensors share their `placements` object with another tensor.
         """
@@ -327,7 +326,7 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """A rank cannot read the placements of a gradient that it lacks, so the result is False for lists of gradients.
 
-        It is also False with plain tensors, which are compared over all ranks.
+        The result is also False with plain tensors, which are compared over all ranks.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -339,12 +338,13 @@ class TorchShards(DistributedGradients):
 
 
 def _local(gradient: Any) -> Tensor:
-    """Return the local tensor of a gradient, in the gradient's own memory. Call this without recording derivatives."""
+    """Return the local tensor of a gradient, in the gradient's own memory. Call this function without recording
+    derivatives.
+    """
     return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 
 def _waited(tensor: Any) -> Tensor:
-    """Return the tensor after PyTorch has finished its communication."""
     return tensor.wait() if hasattr(tensor, "trigger_wait") else tensor
 
 
@@ -353,10 +353,9 @@ def _layout(tensor: Any) -> Hashable:
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index of a mesh. It selects the ranks that differ from this rank only along these dimensions."""
+    """Return an index of a mesh. The index selects the ranks that differ from this rank only along these dimensions."""
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 
 
 def _is_shard(placement: Any) -> bool:
-    """Return whether the ranks along a placement's mesh dimension have different elements."""
     return not (placement.is_replicate() or placement.is_partial())

@@ -63,14 +63,12 @@ def measures(tensors: Sequence[Tensor], p: float) -> bool:
 
 
 def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm over all tensors, correctly rounded."""
     return measures(tensors, p) and table_of(tensors) is not None
 
 
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    """Run kernels that read `tensors`, and return the new tensors that the kernels write."""
     from . import several
 
     results = [torch.empty_like(tensor) for tensor in tensors]

@@ -54,8 +54,8 @@ SUM_LANES. Each addition adds a relative error of at most 2**-53, because no num
 WIDE_ERROR = 2.0**-77
 """The bound in place of ERROR if a sum is two float64 numbers.
 
-The second number is the sum of at most 2**13 rounding errors of the first number. So it is at most 2**-40 of the sum.
-The relative error of the second number is at most about 2**-40.
+The second number is the sum of at most 2**13 rounding errors of the first number. So the second number is at most
+2**-40 of the sum. The relative error of the second number is at most about 2**-40.
 """
 
 NARROW_ERROR = 2.0**-35
@@ -75,8 +75,8 @@ OPTIONS = {"enable_fp_fusion": False}
 """The compiler must not fuse a product with a sum, because the error bounds assume that both are rounded."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities of NVIDIA's GPUs that compute float64 at half the speed of float32. For most other GPUs, it is
-1/64 of the speed.
+"""Compute capabilities of NVIDIA's GPUs that compute float64 at half the speed of float32. Most other GPUs compute
+float64 at 1/64 of the speed of float32.
 """
 
 LEAST_MAJOR = 8
@@ -102,7 +102,7 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks `first` to `end` - 1, which belong to all tensors of one dtype. One launch handles them."""
+    """The chunks `first` to `end` - 1, which belong to all tensors of one dtype. One launch handles these chunks."""
 
     tensor: int
     """The index of a tensor of this dtype."""
@@ -136,7 +136,9 @@ class Table:
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """Return two numbers for each chunk. Their total is the sum of |g|**p, or the largest magnitude."""
+        """Return two numbers for each chunk. The total of the two numbers is the sum of |g|**p, or the largest
+        magnitude.
+        """
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
             for part in self._parts:

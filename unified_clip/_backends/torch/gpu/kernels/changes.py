@@ -18,7 +18,6 @@ def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _converted(numbers: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Convert numbers to float64 if the gradients are float64, otherwise to float32."""
     return numbers.to(tl.float64 if dtype == tl.float64 else tl.float32)
 
 

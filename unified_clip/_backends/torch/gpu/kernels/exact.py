@@ -50,7 +50,7 @@ def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.conste
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Return the 24 bits that integers of at most 56 bits have in a window after a shift to the left by `places`."""
+    """Shift integers of at most 56 bits to the left by `places`, and return their 24 bits in a window."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -126,7 +126,7 @@ def _rounds_up(
 ) -> tl.tensor:
     """Return 1 if the exact norm is above the midpoint between the number with these bits and the next number, else 0.
 
-    At the midpoint, return 1 if these bits are odd.
+    At the midpoint, return 1 if the bits are odd.
     """
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
@@ -174,7 +174,9 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Set the third number of a wide state. It is 2**32 if this rank has NaN, else 1 if it has inf, else 0."""
+    """Set the third number of a wide state: to 2**32 if this rank has NaN, to 1 if it has inf but no NaN, otherwise to
+    0.
+    """
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
     one = tl.full([], 1, tl.int64)

@@ -47,7 +47,7 @@ def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> 
 
 @triton.jit
 def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Return a pointer to an address that is a multiple of 16. Its form lets Triton infer this multiple."""
+    """Return a pointer in a form from which Triton infers that the address is a multiple of 16."""
     return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
 
 

@@ -105,7 +105,6 @@ def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: t
 
 @triton.jit
 def round_largest(states: tl.tensor, norms: tl.tensor) -> None:
-    """Store the largest magnitude of all ranks as the norm, unless the norm is NaN."""
     n = tl.load(norms)
     tl.store(norms, tl.where(n != n, n, tl.load(states + 2).to(tl.float64, bitcast=True)))
 
@@ -116,7 +115,7 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm from the added words of all ranks. Also store its state for `add_exactly`, with empty windows.
+    """Store the norm from the added words of all ranks, and the state of the norm for `add_exactly`.
 
     The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
     """

@@ -30,7 +30,9 @@ lost bits to subnormal numbers.
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
-"""Like LEAST and LARGEST, but for float32 squares. Each of at most 2**36 squares loses at most 2**-148."""
+"""These bounds are like LEAST and LARGEST, but for float32 squares. Each of at most 2**36 squares loses at most
+2**-148.
+"""
 
 
 @triton.jit
@@ -86,7 +88,8 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store two numbers for each chunk. Their total is the sum of |g|**p, or for INF the largest magnitude.
+    """Store two numbers for each chunk. The total of the two numbers is the sum of |g|**p, or for INF the largest
+    magnitude.
 
     If `sums` is float32, no float64 is used.
     """
@@ -156,7 +159,6 @@ def round_sums(
 
 @triton.jit
 def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return the norm rounded to float32, and whether the norm is in doubt."""
     n = tl.sqrt(total) if order == 2 else total
     low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
     return low.to(tl.float64), (low != high) & (n < INFINITY)  # NaN is not in doubt
@@ -164,8 +166,8 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 @triton.jit
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return the norm rounded to float64, and whether it is in doubt. It is in doubt if the error bound does not
-    hold.
+    """Return the norm rounded to float64, and whether the norm is in doubt, also because the error bound does
+    not hold.
     """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
