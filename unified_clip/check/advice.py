@@ -1,6 +1,6 @@
 """Advise what to write in place of a clip that differs from the shared clip configuration.
 
-For a trainer's file, `trainer_keys.py` finds the keys to set.
+`trainer_keys.py` finds the keys to set in a trainer's file.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""For each package that a training script may use: the code by which the script clips by the shared configuration."""
+"""The code that replaces a clip, by the package that a training script uses."""
 
 CALLS = {
     ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),
     ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
     ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
 }
-"""The (family, call) of a framework's function, by (package, rule)."""
+"""The family and the call of a framework's function, by (package, rule)."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
-"""The format whose export is Python source with a clip, by package."""
+"""The format that exports Python source with a clip, by package."""
 
 ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
@@ -98,7 +98,7 @@ UNUSED_CALLBACK = (
 )
 
 UNSUPPORTED = "which unified_clip does not support"
-"""The words in the reason of an unknown clip whose effect no clip configuration can have."""
+"""Words in `why_unknown` of a clip that no clip configuration can express."""
 
 OTHER_RULE = (
     'its name stands for the rule "{rule}". {file} has "{wanted}", so change the key and the code. Or, to accept this '
@@ -114,7 +114,6 @@ ACCEPT_NEAREST = f"This still differs in family or eps. To accept it, {PASS_NEAR
 class Advisor:
     """Advises how to edit clips.
 
-    config: The shared clip configuration. file: Its file.
     nearest: Whether the check accepts clips that differ in family or eps only.
     """
 
@@ -122,13 +121,7 @@ class Advisor:
         self._config, self._file, self._nearest = config, file, nearest
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the edit for a clip that differs from the configuration, in up to two parts.
-
-        The first part is the smallest change, if there is one: the settings of the trainer's file, or the call or the
-        arguments of the framework. For a clip that differs in family or eps only, the first part is advice to accept
-        the clip instead. The second part is advice to clip by the configuration itself. If the first part is settings
-        that the check accepts, there is no second part.
-        """
+        """Return the smallest edit for a clip that differs, and advice to clip by the configuration itself."""
         if use.config is not None and family_difference(use.config, self._config) is not None:
             return _lines(f"To accept differences of this size, {PASS_NEAREST}", self._or_by_code(use))
         if use.format in FORMATS:
@@ -140,14 +133,11 @@ class Advisor:
         return self.advice_by_code(use)
 
     def settings(self, use: ClipUse) -> str:
-        """Return the keys or the arguments with which a trainer has the effect of the configuration, or advice."""
+        """Return the keys or arguments that give a trainer the effect of the configuration, or advice."""
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
-        """Return the edit for a script that leaves its clip to a file of its trainer: the keys to set in this file.
-
-        files: The clips in such files near the script.
-        """
+        """Return the edit for a script whose clip is set in a file of its trainer."""
         name = ARGUMENT_FORMATS[use.package]
         text = self._exported(name, None)
         if not text:
@@ -157,7 +147,7 @@ class Advisor:
         return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
 
     def switch_off(self, use: ClipUse) -> str:
-        """Return the keys or arguments that switch a trainer's own clip off, or advice if there are none."""
+        """Return the keys or arguments that switch off a trainer's own clip, or advice if there are none."""
         if use.is_set_outside:
             return SWITCH_OFF_OUTSIDE
         name = use.format or ARGUMENT_FORMATS.get(use.package, "")
@@ -169,7 +159,6 @@ class Advisor:
         return self._exported_arguments(name) or REMOVE
 
     def has_off_key(self, use: ClipUse) -> bool:
-        """Return whether a key or an argument switches off a trainer's clip. If not, it is off without a key."""
         if not use.format:
             return True
         keys = self._keys(use) if use.format in FORMATS else None
@@ -179,7 +168,7 @@ class Advisor:
         return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
     def advice_by_code(self, use: ClipUse) -> str:
-        """Return advice to clip by the configuration itself. For a clip of an unknown package, advise to change it."""
+        """Return advice to clip by the configuration itself. For an unknown package, advise to change the clip."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
         if use.unused:
@@ -196,11 +185,7 @@ class Advisor:
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 
     def _approval(self, use: ClipUse) -> str:
-        """Return the entry of check.ignore that accepts a clip of unknown effect, in the syntax of the configuration.
-
-        If other values of the trainer's keys correct the file, the text begins with these keys. For a key that no known
-        trainer reads, the entry approves only one rule and threshold.
-        """
+        """Return advice to correct a file of unknown effect, or to accept the file by an entry of check.ignore."""
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         correction = self._correction(use)
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
@@ -213,11 +198,9 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the rule and threshold that an entry approves for a key that no known trainer reads, and the advice.
+        """Return the rule and threshold of an entry for a key that no known trainer reads, and advice.
 
-        The advice is the rest of a sentence that begins with "If". The rule and threshold are those of the
-        configuration, unless the key's name stands for another rule. Return ({}, "") for several numbers of another
-        rule, for values that are no numbers, and for keys that stand for different rules.
+        The advice is the rest of a sentence that begins with "If".
         """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
@@ -237,10 +220,7 @@ class Advisor:
         return approved, f"{reads}, {OTHER_RULE.format(rule=rules[0], file=self._file.name, wanted=self._config.rule)}"
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
-        """Return the advice to clip by code instead of `use`, or '' if code cannot clip under the engine of `use`.
-
-        format_: The name of the trainer's format. instead: The advice for code without an engine.
-        """
+        """Return advice to clip by code, or '' if code cannot clip under the engine of `use`."""
         adapted = engines.adapted(instead, use.engine)
         if not adapted:
             return ""
@@ -248,7 +228,6 @@ class Advisor:
         return f'To clip by {self._file.name}{under}: clip = ClipConfig.load("{shown(self._file)}"), then {adapted}.'
 
     def _or_by_code(self, use: ClipUse) -> str:
-        """Return the second part of an edit, which begins with "Or", or '' if code cannot clip under the engine."""
         if use.engine in engines.UNREACHABLE:
             return ""
         instead = FORMATS[use.format].instead if use.format in FORMATS else ""
@@ -256,10 +235,7 @@ class Advisor:
         return f"Or {advice[0].lower()}{advice[1:]}"
 
     def _settings_edit(self, use: ClipUse) -> str:
-        """Return the edit for a trainer's file: the keys to set, or advice if keys cannot have the effect.
-
-        If the check does not accept the keys, because they have another family or eps, add advice.
-        """
+        """Return the keys to set in a trainer's file. If keys are not enough, add advice."""
         if keys := self._keys(use):
             if self._is_same(use, keys):
                 return keys.text
@@ -270,32 +246,24 @@ class Advisor:
         return f"{problem} {self._or_by_code(use) or f'Remove that setting: {self.advice_by_code(use)}'}"
 
     def _is_same(self, use: ClipUse, keys: TrainerKeys) -> bool:
-        """Return whether the check accepts a trainer's file with these keys."""
         is_accepted = self._is_accepted(use.format) if keys.same is None else self._nearest or keys.same
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys with which a trainer's file of unknown effect has the effect of the configuration, or ''."""
+        """Return the keys that give a trainer's file the effect of the configuration, or '' if that is unknown."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""
         return keys.text if self._is_same(use, keys) else _lines(keys.text, ACCEPT_NEAREST)
 
     def _keys(self, use: ClipUse) -> TrainerKeys | None:
-        """Return the keys to set in a trainer's file, by the nearest rule.
-
-        Return None if the trainer does not support a setting.
-        """
         try:
             return find_keys(use, self._config)
         except NotRepresentableError:
             return None
 
     def _literal(self, use: ClipUse) -> str:
-        """Return the call or the arguments in Python source that have the effect of the configuration, or ''.
-
-        They may have another family or eps. If the check rejects this difference, the text ends with ACCEPT_NEAREST.
-        """
+        """Return the call or the arguments in Python source that have the effect of the configuration, or ''."""
         threshold = self._config.threshold
         if not isinstance(threshold, float) or use.config is None:
             return self._arguments(use)
@@ -321,11 +289,7 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold in it, or '' if more than family and eps differ.
-
-        If the check does not accept the family or eps, ACCEPT_NEAREST follows.
-        settings: The settings with the effect of that call.
-        """
+        """Return `call` with the configuration's threshold, or '' if more than family and eps differ."""
         difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""
@@ -333,19 +297,17 @@ class Advisor:
         return text if difference.same or self._nearest else f"{text}\n{ACCEPT_NEAREST}"
 
     def _exported(self, name: str, kind: str | None) -> str:
-        """Return the configuration in a trainer's format, by the nearest rule, or '' if it is not supported."""
         try:
             return convert.write(self._config, name, nearest=True, kind=kind)[0].rstrip()
         except NotRepresentableError:
             return ""
 
     def _exported_arguments(self, name: str) -> str:
-        """Return the text of `_exported` as arguments in Python, such as "clipnorm=1.0"."""
+        """Return the exported configuration as arguments in Python, such as "clipnorm=1.0"."""
         text = self._exported(name, "json")
         return ", ".join(f"{path[-1]}={value!r}" for path, value in leaves(json.loads(text))) if text else ""
 
     def _is_accepted(self, name: str) -> bool:
-        """Return whether the check accepts the configuration that `_exported` returns."""
         try:
             convert.write(self._config, name, nearest=self._nearest)
         except NotRepresentableError:
@@ -354,10 +316,9 @@ class Advisor:
 
 
 def is_of_trainer(use: ClipUse, format_: str) -> bool:
-    """Return whether a trainer reads files of a format. `use`: the trainer's clip in Python source."""
+    """Return whether the trainer of a clip in Python source also reads files of this format."""
     return ARGUMENT_FORMATS.get(use.package) == format_ != ""
 
 
 def _lines(*parts: str) -> str:
-    """Return the parts that are not empty, one per line."""
     return "\n".join(filter(None, parts))

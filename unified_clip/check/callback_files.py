@@ -1,4 +1,4 @@
-"""Find the `ClipCallback` of unified_clip in configuration files of LightningCLI and Hydra."""
+"""Find unified_clip's `ClipCallback` in configuration files of LightningCLI and Hydra."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .python.twice import CALLBACKS
 
 CLASSES = {f"{OWN}.{name}": f"{OWN}.{name}" for name in CALLBACKS}
 CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"
-"""The full name of each callback, by the names that a file may have. LightningCLI accepts names without a module."""
+"""The full name of a callback, by each name that a file can use. LightningCLI accepts names without a module."""
 
 CONFIG_CLASSES = (f"{OWN}.ClipConfig", f"{OWN}.config.clip_config.ClipConfig", "ClipConfig")
 
@@ -30,12 +30,10 @@ NOT_READ = (
 
 
 def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file, and its callbacks. Mark the clip of a trainer that also has a callback.
+    """Return the clips of a file, and its callbacks.
 
-    If the trainer's clip is off, set `is_replaced`. If it is on, set `twice`.
-
-    uses: The clips of the trainers in the file. The file may inherit the callback from another file. If the trainer's
-        clip is off, the callback may also be in the main configurations of Hydra that may choose the file.
+    If the clip of a trainer with a callback is off, set `is_replaced`. If the clip is on, set `twice`. If the clip is
+    off, the callback can also be in a main configuration of Hydra.
     """
     return [*(_marked(use) for use in uses), *_read(path)]
 
@@ -55,7 +53,6 @@ def _marked(use: ClipUse) -> ClipUse:
 
 
 def _read(path: Path) -> Iterator[ClipUse]:
-    """Yield each callback of a file. Yield nothing for a file that cannot be parsed: `trainer_files` reports it."""
     if path.suffix.lower() not in DOCUMENT_KINDS or b"ClipCallback" not in path.read_bytes():
         return
     with contextlib.suppress(ConfigError):
@@ -73,7 +70,6 @@ def _use(path: Path, document: Document, keys: tuple[Key, ...], name: str, argum
 
 
 def _settings(arguments: Any) -> dict[str, Any]:
-    """Return the settings of a callback's `ClipConfig`. ConfigError: they are not written in the file."""
     name, settings = _call(arguments.get("config") if isinstance(arguments, dict) else None)
     if name not in CONFIG_CLASSES or not isinstance(settings, dict):
         raise ConfigError("Its config is not a ClipConfig with settings.")
@@ -92,7 +88,7 @@ def _callbacks(data: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Ke
 
 
 def _call(data: Any) -> tuple[str, Any]:
-    """Return (class, arguments) of a table by which LightningCLI or Hydra creates an object, or ('', None)."""
+    """Return the class and the arguments of a table that describes an object, or ('', None) for any other data."""
     match data:
         case {"class_path": str(name)}:
             return name, data.get("init_args")

@@ -1,4 +1,4 @@
-"""Check every configuration and every Python file below paths against one clip configuration."""
+"""Compare all configuration files and Python files with one clip configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 """The formats and packages of Hugging Face's Trainer."""
 
 ARGUMENT = "(gradient_clip_val=)"
-"""The end of the name of a clip of Lightning's Trainer in Python source, without the argument."""
+"""The end of the name of a Lightning Trainer's clip if the argument is not written in the source."""
 
 LEFT_TO_TRAINER = (
     "Under HF's Trainer, max_grad_norm applies, {where}. A loop without Trainer is not checked here: there, Accelerate "
@@ -46,14 +46,9 @@ def check(
 ) -> CheckReport:
     """Compare every clip in `files` with a clip configuration, and return the report.
 
-    A path without a clip, a pattern of `check.require` without a clip, and a rule of the table `check` without effect
-    are findings, too.
-
-    clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
-    advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in
-    family or eps only, with a note. In files of `check.nearest`, such clips are always accepted.
-
-    ConfigError: the clip configuration cannot be read, or its table `check.formats` has an unknown format.
+    paths: The paths that the user passed.
+    files: All files below `paths`.
+    nearest: Whether to accept clips that differ in family or eps only.
     """
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
@@ -114,10 +109,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
     """Return the clips in all files, and notes on files without a clip of their own.
 
-    A file that cannot be parsed gives an unknown clip if its text names a clip, else a note. `_leave_out_bases` removes
-    the clips that base files repeat.
-
-    root: The directory of the clip configuration. advance: Called with the number of files that were just read.
+    A file that cannot be parsed is an unknown clip if its text names a clip. Otherwise, the file gets a note.
     """
     file_uses = Found()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
@@ -174,11 +166,10 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
-    """Return the clips, except those of a Lightning Trainer whose arguments are in a known file that Hydra composes.
+    """Return the clips, except clips of a Lightning Trainer that gets its arguments from a file of Hydra.
 
-    A note replaces such a clip. A clip of the Trainer beside one of unified_clip stays, since it has to be off.
-
-    uses: The clips in Python source. sources: The checked Python files. file_uses: The clips in configuration files.
+    Add a note for each clip that is left out. If the file also clips by unified_clip, keep the Trainer's clip, which
+    must be off.
     """
     own = {use.path for use in uses if use.is_own}
     kept = []
@@ -197,10 +188,7 @@ def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: 
 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
-    """Return the clips, with `needs_key` for the trainers' defaults in files of `check.explicit`.
-
-    In files of `check.off`, trainers' clips have `must_be_off`. In other files, leave out clips with `is_replaced`.
-    """
+    """Apply `check.explicit` and `check.off` to the clips. Leave out replaced clips that `check.off` does not list."""
     uses = [replace(use, needs_key=use.by_default and _matches_any(rules.explicit, use, root)) for use in uses]
     uses = [off.marked(use) if _matches_any(rules.off, use, root) else use for use in uses]
     return [use for use in uses if use.must_be_off or not use.is_replaced]
@@ -209,10 +197,7 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 def _with_any_nonfinite(
     uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
-    """Yield the clips. In files of `check.nonfinite`, set the key `nonfinite` of each clip to that of `config`.
-
-    The check then accepts any value of this key. In these files, also leave out code that changes only this key.
-    """
+    """Yield the clips. In files of `check.nonfinite`, the key `nonfinite` can have any value."""
     for use in uses:
         if not _matches_any(rules.nonfinite, use, root):
             yield use
@@ -227,20 +212,16 @@ def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
-    """Return whether `source_uses`, which have exact places, repeat a clip that was read in a format for Python source.
-
-    This is so if `source_uses` has a clip in the same file by the framework of the format, or by unified_clip.
-    """
+    """Return whether `source_uses` repeat a clip that was read in a format for Python source."""
     package = trainer_files.package(use)
     return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
 
 
 def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
-    """Set `file_uses.files` and `file_uses.bases`. Remove the clips that base files repeat from `file_uses.uses`.
+    """Remove repeated clips of base files, and set `file_uses.files` and `file_uses.bases`.
 
-    Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
-    and the same rules of the table `check` apply to them, keep the clip once. Add the other files to
-    `file_uses.repeats`.
+    The clip of a base file is removed if the clip is unknown or the trainer's default. A clip that several files
+    inherit is kept once, unless different rules of `check` apply to the files.
     """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
@@ -272,10 +253,10 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 
 
 def _leave_to_trainer(file_uses: Found, root: Path) -> None:
-    """If files use Trainer, replace clips of Accelerate that leave the threshold to TrainingArguments by notes.
+    """If files use Trainer, replace some clips of Accelerate by notes.
 
-    In such a clip, Accelerate's file has no value, or "auto".
-    root: The directory of the clip configuration.
+    A clip is replaced if Accelerate's file has no threshold, or the threshold "auto". TrainingArguments then sets the
+    threshold.
     """
     trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
     for use in [each for each in file_uses.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
@@ -289,13 +270,7 @@ def _leave_to_trainer(file_uses: Found, root: Path) -> None:
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    """Return words for the nearest clip that sets or may set the threshold, such as "as args.json:1 sets it".
-
-    Leave out trainers of another project: `patterns.is_near` decides which these are.
-
-    file: The file that leaves its threshold to one of the trainers. Trainers in its directory are the nearest.
-    root: The directory of the clip configuration.
-    """
+    """Return words for the nearest clip that sets the threshold, such as "as args.json:1 sets it"."""
 
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
@@ -311,10 +286,6 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
 
 
 def _glob(rules: CheckRules, path: Path, root: Path) -> str:
-    """Return the first pattern in `check.formats` that matches a file, or '' if none does.
-
-    root: The directory of the clip configuration.
-    """
     return next((glob for glob in rules.formats if patterns.matches(glob, path, root)), "")
 
 
@@ -323,10 +294,7 @@ def _unused(
 ) -> Iterator[Finding]:
     """Yield a finding for each rule of the table `check` that has no effect, except for rules of `check.require`.
 
-    If no path contains `root`, examine only the ignore rules that match one of `files`.
-
-    clip: The file of the clip configuration. used: The indices of the ignore rules that matched a finding.
-    files: The checked files. root: The directory of the clip configuration. paths: The paths that the user passed.
+    If the checked paths do not contain the whole directory `root`, only examine ignore rules that match one of `files`.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):

@@ -19,7 +19,6 @@ FORMATS = ("text", "json", "sarif", "github", "gitlab")
 
 
 def add_parser(actions: Any) -> None:
-    """Add `check` to the actions of `unified-clip config`."""
     check = actions.add_parser(
         "check",
         help="compare every clip of a code base with one clip configuration",
@@ -42,13 +41,6 @@ def add_parser(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check the paths, and print the report. Return the exit status, also after Ctrl-C.
-
-    With --out, write the report to that file, and print it as text on standard output.
-
-    UsageError: the check reads the file of --out, or the file cannot be written. ConfigError: a path has no files to
-    check, or the clip configuration cannot be used.
-    """
     outcome = "No report was written."
     try:
         report = _checked(options)
@@ -79,7 +71,7 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    """Raise UsageError if `clip` is not a clip configuration, but one of `paths` is."""
+    """Raise UsageError if the user swapped the clip configuration and a path."""
     from .files_to_check import is_clip_configuration, may_be_clip_configuration
 
     swapped = [] if may_be_clip_configuration(clip) else [path for path in paths if is_clip_configuration(path)]

@@ -1,4 +1,4 @@
-"""A clip that was found in a file."""
+"""Describe a clip that was found in a file."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..config.documents import Document
 OWN = "unified_clip"
 
 THRESHOLD = "__threshold__"
-"""Stands for the threshold in `ClipUse.call`."""
+"""The placeholder for the threshold in `ClipUse.call`."""
 
 ONE_PER_GROUP = (
     "Paddle clips each group of parameters of an optimizer by a norm of its own. To clip by one norm, pass all "
     "parameters in one list. AdamW then excludes some from weight decay by apply_decay_param_fun=. Or ignore the clip "
     "with a reason in check.ignore."
 )
-"""Why the effect of a clip of Paddle is unknown. Paddle would also call a clip of unified_clip once for each group."""
+"""The reason why the effect of a clip of Paddle is unknown. Paddle calls a clip once for each parameter group."""
 
 
 class NamedValue(NamedTuple):
-    """The value of a clip key, or a value in the table or list of such a key."""
+    """A value of a clip key, or a value in a table or list of a clip key."""
 
     name: str
     """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
@@ -38,8 +38,7 @@ class NamedValue(NamedTuple):
 class ClipUse:
     """A clip in a file, or a file that leaves its clip to another file.
 
-    Exactly one of three fields is set: `config` for a known effect, `why_unknown` for an unknown one, `set_elsewhere`
-    for a file without a clip of its own.
+    Exactly one of three fields is set: `config`, `why_unknown` or `set_elsewhere`.
     """
 
     path: Path
@@ -49,146 +48,105 @@ class ClipUse:
     """The code or key that clips, in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
-    """The clip configuration that clips in the same way. None if the effect of the clip is unknown."""
+    """The clip configuration with the same effect, or None if the effect of the clip is unknown."""
 
     why_unknown: str = ""
-    """The reason why the effect of the clip is unknown, or '' if it is known."""
-
     rule: ClipConfig | None = None
-    """For a clip in Python source whose threshold is only known at run time: its other settings. The threshold in these
-    settings stands for any number.
-    """
+    """The settings of a clip whose threshold is only known at run time, with any number as the threshold."""
 
     rejected: str = ""
-    """For a trainer's clip in Python source: why the trainer rejects its threshold, such as another threshold of
-    DeepSpeed. The effect is then unknown, unless `config` differs from the clip configuration.
-    """
+    """The reason why a trainer rejects the threshold, such as another threshold of DeepSpeed."""
 
     unclipped: bool = False
-    """Whether this is no clip, but an optimizer (or its step) that surely has none, in a file that clips for another
-    optimizer. It does not count as a clip for `check.require`.
-    """
+    """Whether an optimizer has no clip, in a file that clips for another optimizer."""
 
     option: str = ""
-    """For a clip in Python source: the command-line option that sets its threshold, such as "max_grad_norm". For a
-    command line: the option that it passes, with the number in `values`.
-    """
-
     values: tuple[NamedValue, ...] = ()
-    """For a key that no known trainer reads: the values of all clip keys in its file, also in tables and lists."""
+    """The values of all clip keys in a file, for a key that no known trainer reads."""
 
     read: Path | None = None
-    """For a trainer's configuration: the file that was read, which may inherit the clip from `path`."""
+    """The trainer's configuration that was read. The clip can be inherited from `path`."""
 
     bases: tuple[Path, ...] = ()
-    """For a trainer's configuration: the other files that the check read with it, such as base files."""
-
     by_default: bool = False
-    """For a trainer: whether its file or its arguments have no clip key with a value."""
+    """Whether a trainer's file or arguments have no clip key with a value."""
 
     has_key: bool = False
-    """For a trainer's file: whether the file has a clip key, even if its value is null."""
+    """Whether a trainer's file has a clip key, even if the value is null."""
 
     needs_key: bool = False
-    """Whether `check.explicit` requires the key that the file does not set."""
-
     must_be_off: bool = False
-    """Whether `check.off` requires that this clip is off. It then counts as no clip for `check.require`."""
-
     is_replaced: bool = False
-    """For a trainer's clip: whether it is off, and the same file clips by unified_clip."""
+    """Whether a trainer's clip is off, and the same file clips by unified_clip."""
 
     twice: str = ""
-    """For a trainer's clip: the clip of unified_clip in the same file, with its line, if both clip."""
+    """The clip of unified_clip that clips in addition to a trainer's clip, with its line."""
 
     is_set_outside: bool = False
-    """For Python source: whether the trainer reads its clip from a file or the command line, as LightningCLI does."""
+    """Whether a trainer reads its clip from a file or the command line, as LightningCLI does."""
 
     set_elsewhere: str = ""
-    """For a file without a clip of its own: a sentence with the place that sets the clip. '' for other files."""
+    """A sentence with the place that sets the clip, for a file without a clip of its own."""
 
     format: str = ""
-    """For a trainer's configuration: the name of its format."""
-
     document: Document | None = None
-    """For a trainer's configuration, unless a base file has an error: the parsed file."""
+    """The parsed configuration of a trainer. None if a base file has an error."""
 
     version: Version | None = None
-    """The trainer's version in `check.formats`."""
-
     engine: str = ""
-    """The training engine, such as "DeepSpeed", that the file or the code chooses, if code cannot clip as usual under
-    it.
-    """
+    """The training engine, such as "DeepSpeed", if code cannot clip as usual under the engine."""
 
     package: str = ""
-    """For Python source: the package of the function or class that clips, such as "torch"."""
+    """The package of the function or class that clips in Python source, such as "torch"."""
 
     unused: str = ""
-    """For a configuration that its Python file makes and no code uses: the name of its variable, or its code if it has
-    no variable. The name of an attribute begins with ".". '' for all other clips. A configuration with `unused` is no
-    clip for a pattern of `check.require`."""
+    """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
 
     users: tuple[Path, ...] = ()
-    """For a configuration that its Python file makes and does not use: the checked files that use it."""
+    """The checked files that use a configuration from another Python file."""
 
     changes_nonfinite: bool = False
-    """For code that changes a configuration: whether it changes only the key `nonfinite`."""
-
     note: str = ""
-    """A sentence about a configuration in Python source that the file does not use, or ''."""
+    """A sentence about a configuration that its Python file does not use."""
 
     call: str = ""
-    """For a call of a function or class that clips: its code, with THRESHOLD in place of the threshold."""
+    """The code of a call that clips, with THRESHOLD in place of the threshold."""
 
     @property
     def is_own(self) -> bool:
-        """Whether unified_clip clips: by its functions in Python source, or by a clip configuration."""
         return self.format == OWN or self.clip.partition(".")[0] == OWN
 
     @property
     def is_callback(self) -> bool:
-        """Whether this is a `ClipCallback` in a configuration file, or one that Python source does not use."""
+        """Whether this is a `ClipCallback` in a configuration file, or an unused one in Python source."""
         return self.clip.endswith(".ClipCallback")
 
     @property
     def files(self) -> list[Path]:
-        """The file with the clip, and the file that inherits it."""
+        """The file with the clip, and the file that inherits the clip."""
         return [file for file in (self.path, self.read) if file is not None]
 
 
 @dataclass
 class Found:
-    """The clips in the checked files, the numbers of files of each kind, and notes on files without a clip."""
-
     uses: list[ClipUse] = field(default_factory=list)
     trainers: int = 0
-    """The number of trainers' configurations."""
-
     sources: int = 0
-    """The number of Python files that clip."""
-
     bases: set[Path] = field(default_factory=set)
-    """Files that trainers' configurations inherit from."""
-
     repeats: set[str] = field(default_factory=set)
-    """Trainers' configurations that inherit a clip which `uses` has for another file."""
+    """Trainers' configurations that inherit a clip which `uses` lists for another file."""
 
     files: set[str] = field(default_factory=set)
-    """Trainers' configurations with a known clip. A base file is one of them, even if its clip is not in `uses`."""
+    """All trainers' configurations with a known clip, including base files."""
 
     notes: list[str] = field(default_factory=list)
-    """Notes on files without a clip of their own, on unread files that name no clip, and on configurations that their
-    file does not use."""
-
     elsewhere: list[Path] = field(default_factory=list)
     """Files that leave their clip to another file or to the script."""
 
     unread: int = 0
-    """The number of files that were not read: they are too large, or cannot be opened."""
 
 
 def shown(path: Path) -> str:
-    """Return a path as text with "/". It is relative to the working directory if the file is below that directory."""
+    """Return a path with "/" on all systems. Files below the working directory get a relative path."""
     relative = os.path.relpath(path)
     return path.as_posix() if relative.startswith("..") else Path(relative).as_posix()

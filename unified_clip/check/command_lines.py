@@ -1,4 +1,4 @@
-"""Find clip settings on command lines: in shell scripts, and in strings of other files."""
+"""Find clip settings on command lines in shell scripts and in strings."""
 
 from __future__ import annotations
 
@@ -17,34 +17,31 @@ from ..errors import ConfigError
 from .clip_use import ClipUse, NamedValue
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
-"""The ends of the names of shell scripts and makefiles, in lower case."""
 
 NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
-"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and the removal of a key, such as
+"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and Hydra's removal of a key, such as
 ~clip_grad_norm.
 
-The match ends before the value, so that overrides inside the value of a variable match, too.
+The match ends before the value, so overrides inside the value of a variable match, too.
 """
 
 WRITTEN = re.compile(rf"\s*(?:- )?[\"']?({NAME})[\"']?:\s+[\"']?((?:[\d.]|\$[\w{{])[^\s,\"']*)")
-"""Matches a line with a number or a variable in YAML or JSON that a script writes, as in a heredoc."""
+"""Matches a line of YAML or JSON that sets a number or a variable, for example in a heredoc."""
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
-"""Matches a command that edits a configuration file."""
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
-"""Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` set none."""
+"""Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` set no variable."""
 
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
-"""Matches an option that the same program gets again: the last value wins."""
+"""Matches an option that the same command repeats later. The command then uses the last value."""
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
-"""Parts of a value that is only known at run time."""
 
 REMOVED = "removed"
 UNKNOWN_TRAINER = (
@@ -66,8 +63,6 @@ AT_RUN_TIME = (
 
 
 class Setting(NamedTuple):
-    """A setting on a command line."""
-
     line: int
     name: str
     """The name of the option without "--", or the path of the key."""
@@ -77,7 +72,6 @@ class Setting(NamedTuple):
 
     is_override: bool
     is_variable: bool = False
-    """Whether the setting is a variable of a script or of the environment."""
 
 
 def is_shell(path: Path) -> bool:
@@ -87,9 +81,8 @@ def is_shell(path: Path) -> bool:
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
     """Return the clips that the command lines in a text set.
 
-    A key that only one trainer reads from the command line has the effect of that trainer. Other clips are unknown.
-
-    read: The options that a trainer's format reads. lines: Lines whose overrides a trainer's format reads.
+    read: The options that a trainer's format reads.
+    lines: The lines whose overrides a trainer's format reads.
     """
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
     uses = [use(path, each) for each in own if each.name not in read and is_clip(each)]
@@ -106,10 +99,7 @@ def _edited(path: Path, text: str) -> Iterator[ClipUse]:
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
-    """Return the clips of the command lines in the strings of a TOML, YAML or JSON file, such as a Kubernetes job.
-
-    A list of strings is one command line.
-    """
+    """Return the clips of the command lines in the strings of a TOML, YAML or JSON file, such as a Kubernetes job."""
     return [
         replace(use, line=document.line(keys) or 1) for keys, text in texts(document.data) for use in clips(path, text)
     ]
@@ -118,7 +108,7 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield (path of keys, text) for each string, and for each list of strings.
 
-    For a variable of a Kubernetes container, such as {name: A, value: "1"}, the text is A=1.
+    The text of a Kubernetes variable such as {name: A, value: "1"} is A=1.
     """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
@@ -147,8 +137,7 @@ def _document(setting: Setting, value: Any) -> Document:
 
 
 def settings(text: str) -> Iterator[Setting]:
-    """Yield each option and override, by line. `$NAME` stands for the number that the text assigns to NAME, if it
-    assigns NAME only once.
+    """Yield each option and override, by line. If the text assigns NAME once, `$NAME` has the assigned number.
 
     Leave out the assignment of a variable that the text reads, and options that the same command repeats later.
     """
@@ -179,7 +168,7 @@ def settings(text: str) -> Iterator[Setting]:
 
 
 def use(path: Path, setting: Setting) -> ClipUse:
-    """Return the clip of a setting. Its effect is unknown if several trainers, or none, read the setting."""
+    """Return the clip of a setting. The effect is unknown unless exactly one trainer reads the setting."""
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
     trainers = [trainer for trainer in FORMATS.values() if keys in trainer.option_keys]

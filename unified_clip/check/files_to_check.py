@@ -1,7 +1,4 @@
-"""Decide which files `config check` reads: their suffixes and sizes, and unified_clip's own files.
-
-Notes in the report name the files that may have clips, but are not read.
-"""
+"""Decide which files `config check` reads, and write notes on other files that might contain clips."""
 
 from __future__ import annotations
 
@@ -26,52 +23,44 @@ from .trainer_files import SOURCES, names_clip
 SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)
 
 MAX_BYTES = 1 << 20
-"""The check treats larger files as data: it only searches them for names of clips."""
+"""The largest size of a file that is parsed. In a larger file, the check only searches for names of clips."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
-"""Larger notebooks count as data. The limit is higher than for other files, because outputs may be images."""
+"""The largest size of a notebook that is parsed. Notebooks can be large, because outputs can be images."""
 
 TOO_LARGE = "It is larger than"
 
 UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
-"""The suffixes of files that may contain clips, and are not read."""
+"""The suffixes of files that can contain clips, but are not read."""
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
-"""The ends of names of files that rarely contain clips. They count only if their text names a clip."""
+"""The ends of names of files that rarely contain clips. Such a file is reported only if its text names a clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
-"""Hidden directories without code of the project. `notes` does not count their files. `below` skips every hidden
-directory."""
+"""Hidden directories without code of the project. `notes` does not count their files."""
 
 KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
-"""Matches a key of a clip configuration, also of one with mistakes."""
+"""Matches a key of a clip configuration, even if the configuration has mistakes."""
 
 REPORT_WORDS = re.compile(rb'"headline"|"unified-clip"|"clip-|^\s*\[\s*\]\s*$')
-"""Matches text that each report as JSON contains. A report for GitLab without findings is an empty list."""
+"""Matches text that every JSON report contains. A report for GitLab without findings is an empty list."""
 
 KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
-"""The keys of every report as JSON."""
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check: each path that is a file, and the files with one of `SUFFIXES` below each directory.
-
-    Leave out the clip configuration. If several paths or links lead to one file, list the file once.
-
-    ConfigError: a path does not exist, or a directory has no such file.
-    """
+    """Return the files to check, except the clip configuration. List a file once if several paths or links
+    lead to it."""
     by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path)}
     by_real_path.pop(clip.resolve(), None)
     return [by_real_path[file] for file in sorted(by_real_path)]
 
 
 def below(path: Path) -> list[Path]:
-    """Return the files to check at a path: the file itself, or the files with one of `SUFFIXES` below a directory.
+    """Return the file at a path, or the files with one of `SUFFIXES` below a directory.
 
-    As in `files_below`, skip hidden directories, virtual environments and installed packages.
-
-    ConfigError: the path does not exist, or the directory has no such file.
+    Hidden directories, virtual environments and installed packages are skipped.
     """
     if path.is_file():
         return [path]
@@ -85,7 +74,7 @@ def below(path: Path) -> list[Path]:
 
 
 def unreadable(path: Path) -> str:
-    """Return the reason, as a sentence, if a file is too large or cannot be opened. Else return ''."""
+    """Return the reason why a file cannot be read, as a sentence, or '' if the file can be read."""
     try:
         size = path.stat().st_size
         with path.open("rb"):
@@ -96,7 +85,7 @@ def unreadable(path: Path) -> str:
 
 
 def may_be_clip_configuration(path: Path) -> bool:
-    """Return whether a file is a clip configuration, or may be one with mistakes. Return True if there is no file."""
+    """Return whether a file looks like a clip configuration, even with mistakes. Return True if there is no file."""
     if path.is_dir() or path.suffix.lower() not in DOCUMENT_KINDS:
         return not path.exists()
     try:
@@ -107,7 +96,6 @@ def may_be_clip_configuration(path: Path) -> bool:
 
 
 def is_clip_configuration(path: Path) -> bool:
-    """Return whether a file is a valid clip configuration."""
     if path.suffix.lower() not in DOCUMENT_KINDS or not path.is_file():
         return False
     try:
@@ -118,7 +106,7 @@ def is_clip_configuration(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a file is a report of `unified-clip config check` as JSON, SARIF or for GitLab."""
+    """Return whether a file is a report of `unified-clip config check`, as JSON, SARIF or for GitLab."""
     try:
         content = path.read_bytes() if path.suffix.lower() in DOCUMENT_KINDS else b""
         data = json.loads(content) if REPORT_WORDS.search(content) else None
@@ -153,10 +141,6 @@ def _rules() -> set[str]:
 
 
 def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
-    """Return up to two notes: the names of the reports that the check does not read, and the numbers of other files.
-
-    Files below the directories in `paths` count if they may contain clips, and are not read.
-    """
     names = ", ".join(map(shown, reports))
     texts = [f"Not read, because they are reports of unified-clip config check: {names}."] if reports else []
     files = {file: kind for path in paths if path.is_dir() for file, kind in _unread_below(path)}
@@ -170,7 +154,7 @@ def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
 
 
 def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (file, kind) for each file below a directory that may contain clips, and that the check does not read.
+    """Yield the path and the kind of each unread file that might contain clips.
 
     A file in a hidden directory has the kind HIDDEN.
     """

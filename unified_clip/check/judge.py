@@ -22,9 +22,7 @@ from .model import Clip, Difference, Finding, Kind, Result
 from .python import twice
 
 NORM = re.compile(r"the norm( from \S+)?")
-"""Matches the words for the norm in a description such as "changes the norm from 10 to 1". If a second description is
-about the same norm, "it" replaces these words in the second one.
-"""
+"""Matches the words for the norm in a description such as "changes the norm from 10 to 1"."""
 
 
 NO_DEFAULT = (
@@ -49,11 +47,7 @@ OFF_REQUIRED = "check.off requires that this clip is off, since the training cod
 
 
 class Judge:
-    """Compares clips with one clip configuration.
-
-    config: The clip configuration. file: Its file. uses: All clips.
-    `judge` adds sentences about accepted clips to `notes`.
-    """
+    """Compares clips with one clip configuration. `judge` adds sentences about accepted clips to `notes`."""
 
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
@@ -74,13 +68,9 @@ class Judge:
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
-        """Return (result, finding) for a clip. The finding is None if the result is "same", "near" or "off".
+        """Return the result of a clip, and the finding. The finding is None if the result is "same", "near" or "off".
 
-        A clip with an unknown effect always has a finding. A trainer's default in a file of `check.explicit` has the
-        result "missing", unless it differs.
-
-        nearest: Whether a clip that differs in family or eps only has the result "near". Each such clip adds a
-        sentence to `notes`.
+        nearest: Whether to accept a clip that differs in family or eps only.
         """
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
@@ -114,7 +104,6 @@ class Judge:
         return "drift", self._drift(use, use.config, advisor)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
-        """Return the finding of an optimizer without a clip, in a file that clips for another optimizer."""
         glob = patterns.relative(use.path, self._file.resolve().parent)
         entry = ENTRY.format(glob=glob, clip=use.clip)
         edit = f"{advisor.advice_by_code(use)}\nOr, if it needs no clip, add to {self._file.name}:\n{entry}"
@@ -123,7 +112,7 @@ class Judge:
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
         """Return the finding of a clip that differs.
 
-        config: The effect of the clip. why: For a threshold that is only known at run time: words before the effect.
+        why: The words before the effect, if the threshold is only known at run time.
         """
         family = family_difference(config, self.config)
         does = " ".join(describe.sentences(config))
@@ -141,12 +130,8 @@ class Judge:
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
-        """Return the settings of a clip of unknown threshold, if they differ even with the configuration's threshold.
-
-        Return None if the clip may have the effect of the configuration. If the configuration's threshold is no number,
-        compare only the rules.
-        nearest: Whether a clip that differs in family or eps only is accepted.
-        """
+        """Return the settings of a clip with unknown threshold if they differ from the configuration at all
+        thresholds."""
         if use.rule is None or is_off(self.config):
             return None
         if not isinstance(self.config.threshold, float):
@@ -157,13 +142,7 @@ class Judge:
         return None if family is not None and (family.same or nearest) else config
 
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Return an edit that begins with advice about `check.off` if Python source clips by unified_clip.
-
-        If that source has a callback for the trainer, the rest of the edit switches the trainer's clip off. Under an
-        engine that does not expose gradients, such source cannot clip, so there is no such advice.
-
-        without_callback: Whether the edit begins with the advice even if no source has such a callback.
-        """
+        """Add advice about `check.off` before an edit, if Python source clips by unified_clip."""
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback
         if not is_hinted or not self._own or use.is_own or use.engine in UNREACHABLE:
@@ -174,7 +153,7 @@ class Judge:
         return f"{OFF_HINT.format(own=own, clip=self._file.name, file=file)}\n{edit}"
 
     def _callback(self, use: ClipUse) -> Path | None:
-        """Return the Python file near a trainer's clip that has a `ClipCallback` for this trainer. Else return None."""
+        """Return the nearby Python file that has a `ClipCallback` for the clip's trainer, or None."""
         root = self._file.resolve().parent
         for path, packages in self._callbacks.items():
             is_of = use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
@@ -183,11 +162,9 @@ class Judge:
         return None
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
-        """Return (result, finding) for a script that leaves its clip to a file of its trainer, as LightningCLI does.
+        """Return the result and the finding for a script whose clip is set in a file of its trainer.
 
-        The finding is None if a file of this trainer near the script has the clip of the configuration. Files of this
-        trainer with a different clip have findings of their own. If the script also clips with unified_clip, the
-        trainer's own clip has to be off.
+        If the script also clips by unified_clip, the trainer's own clip has to be off.
         """
         files = outside.files_of(use, self._uses, self._file.resolve().parent)
         same = [each for each in files if self._is_accepted(each, nearest=False)]
@@ -204,7 +181,6 @@ class Judge:
         return family is not None and (family.same or nearest)
 
     def _twice(self, use: ClipUse) -> Finding:
-        """Return the finding of a trainer's clip beside a clip of unified_clip in the same file."""
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
         edit = advisor.advice_by_code(use) if use.engine in UNREACHABLE else advisor.switch_off(use)
         edit = f"{edit}\nRemove {use.twice}." if use.engine in UNREACHABLE else edit
@@ -215,11 +191,7 @@ class Judge:
         return self._finding(use, "drift", does, edit, _differences(compared), effect)
 
     def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
-        """Return (result, finding) for a clip that has to be off. The finding is None if the clip is off.
-
-        If a trainer reads its clip from a file, the clip counts as off if `check.off` has a file of that trainer, and
-        the clip in that file is off.
-        """
+        """Return the result and the finding for a clip that has to be off. The finding is None if the clip is off."""
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
         edit = advisor.switch_off(use)
         if use.config is None:
@@ -240,11 +212,7 @@ class Judge:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about accepted clips: clips with the result "near", and clips that a file sets or switches off.
-
-        Further sentences are about trainers that do not always clip a step whose norm is not finite. Their clips of the
-        same name and behaviour share a sentence.
-        """
+        """Sentences about accepted clips, and about trainers that skip some clips if the norm is not finite."""
         is_rule = self.config.nonfinite == "family"
         rule = f"{self._file.name} clips them by its rule." if is_rule else describe.nonfinite(self.config)
         notes = []
@@ -272,10 +240,9 @@ class Judge:
         )  # fmt: skip
 
     def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
-        """Return a sentence with three norms: before a clip, after it, and after the clip of the configuration.
+        """Return a sentence with the norm before a clip, after the clip, and after the clip of the configuration.
 
-        The sentence is about the example whose finite results differ most. If both clips give the same norm, the
-        sentence also has the difference of elements.
+        The sentence is about the example whose results differ most.
         """
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
         parts = [part for each in (config, self.config) for part in each.parts]
@@ -299,7 +266,6 @@ class Judge:
 
 
 def _differences(compared: compare.Comparison) -> list[Difference]:
-    """Return the settings that differ, except for norms that are not finite: another note reports that setting."""
     return [
         Difference(about=each.about, found=each.a, wanted=each.b)
         for each in compared.differences
@@ -308,10 +274,7 @@ def _differences(compared: compare.Comparison) -> list[Difference]:
 
 
 def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
-    """Return what a configuration does with an example, such as "changes the norm from 10 to 1".
-
-    with_before: Whether the norms before and after the clip have the same norm_type and the same parameters.
-    """
+    """Return what a configuration does with an example, such as "changes the norm from 10 to 1"."""
     if result.norm_clipped is None:
         return compare.OUTCOMES[result.outcome]
     before, after = f"{result.norm:.4g}", f"{result.norm_clipped:.4g}"
@@ -321,7 +284,6 @@ def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
 
 
 def clip_result(use: ClipUse, result: Result) -> Clip:
-    """Return a clip for the report."""
     has_family = use.config is not None and use.config.rule in ("norm", "global_norm")
     family = (use.config.family or DEFAULT_FAMILY) if use.config is not None and has_family else ""
     return Clip(
@@ -331,7 +293,6 @@ def clip_result(use: ClipUse, result: Result) -> Clip:
 
 
 def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: str) -> Finding:
-    """Return a finding about a missing clip, a file or a rule. `file`, `line`: its place. `clip`: its subject."""
     return Finding(
         kind=kind, path=shown(file), line=line, column=1, clip=clip, does=why, wanted="", differences=[], effect="",
         edit=edit,
@@ -339,10 +300,7 @@ def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: s
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
-    """Return the result of a check: the number of clips with each result, and of each kind of finding without a clip.
-
-    ignored: The number of findings that check.ignore covers. file: The name of the clip configuration.
-    """
+    """Return one sentence with the number of clips for each result, and the number of other findings."""
     results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"

@@ -30,7 +30,7 @@ class Difference(ReportModel):
 
 
 class Finding(ReportModel):
-    """A clip that differs, may differ or is missing, or a rule of the table `check` without effect."""
+    """A clip that differs or is missing, a clip of unknown effect, or a rule of the table `check` without effect."""
 
     kind: Kind
     """"drift": the clip differs, is on in a file of `check.off`, or clips twice. "missing": a path or a pattern of
@@ -68,7 +68,7 @@ class Finding(ReportModel):
     """The text to write instead, advice in sentences, or both."""
 
     ignored: str | None = None
-    """The reason in the entry of `check.ignore` that covers the finding, or null if none does."""
+    """The reason in the entry of `check.ignore` that covers the finding, or null if no entry covers the finding."""
 
     @property
     def place(self) -> str:
@@ -92,7 +92,7 @@ class Clip(ReportModel):
     """The format of the file, such as "hf". Empty for a call in Python source, and if the format is unknown."""
 
     family: str
-    """The family of the clip's rule. Empty if the rule has none, or if the effect of the clip is unknown."""
+    """The family of the clip's rule. Empty if the rule has no family, or if the effect of the clip is unknown."""
 
     result: Result
     """"same": the clip has the effect of the configuration. "near": the clip differs in family or eps only, which
@@ -114,13 +114,15 @@ class Counts(ReportModel):
     """Python files that clip."""
 
     clips: int
-    """Clips in these configurations and Python files. Each was compared with the clip configuration, or is unknown."""
+    """Clips in trainers' configurations and Python files. Each clip was compared with the clip configuration, or is
+    unknown."""
 
     bases: int
-    """Base files, from which other configurations inherit. They are read together with these configurations."""
+    """Base files, from which other configurations inherit. A base file is read together with the inheriting files."""
 
     unread: int
-    """Files that were not read, such as large ones. Each is a finding, or a note if its text names no clip."""
+    """Files that were not read, such as large ones. Each of these files is a finding, or a note if its text names no
+    clip."""
 
 
 class CheckReport(ReportModel):

@@ -22,21 +22,20 @@ ERRORS = ("drift", "missing")
 """The kinds of findings that are errors for GitHub. Findings of other kinds are warnings."""
 
 MAX_LINES = 20
-"""Up to this number of clips, a check without findings prints a line for each."""
+"""The largest number of clips for which a check without findings prints a line for each clip."""
 
 CODE = ("edit",)
-"""The fields of the report that contain code. Their line breaks stay."""
+"""The fields of the report that contain code. Their line breaks are kept."""
 
 
 def _escaped(report: CheckReport) -> CheckReport:
-    """Return a copy of the report that is safe to print: `_display.safe` has escaped its texts."""
     return CheckReport.model_validate(safe(report.model_dump(), code=CODE))
 
 
 def as_text(report: CheckReport, *, printed: bool = False) -> str:
-    """Return a report as text. Ignored findings have one line.
+    """Return a report as text. Each ignored finding has one line.
 
-    printed: Whether the text is for standard output. If that is a terminal, the text is in colour.
+    printed: Whether the text is for standard output. In a terminal, the text is in colour.
     """
     from rich.console import Console
     from rich.text import Text
@@ -60,10 +59,9 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 
 
 def _clip_lines(report: CheckReport) -> list[str]:
-    """Return a line for each clip, with its place, its result, its name and its family. If there are findings, return
-    [].
+    """Return a line for each clip, or [] if there are findings.
 
-    If there are more than MAX_LINES clips, return a line for each kind of clip, with the numbers of clips and files.
+    If there are more than MAX_LINES clips, return a line for each kind of clip.
     """
     if report.findings:
         return []
@@ -77,7 +75,7 @@ def _clip_lines(report: CheckReport) -> list[str]:
 
 
 def _ignored_lines(report: CheckReport) -> list[str]:
-    """Return a line for each reason of ignored findings: the first place, its clip, and how many places follow."""
+    """Return a line for each reason of ignored findings, with the first place and the number of other places."""
     reasons: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)
@@ -92,10 +90,9 @@ def _kind(clip: Clip) -> str:
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each line about a finding: the reason, the differences, the effect and the edit.
+    """Yield the name and the text of each line about a finding.
 
-    If the rule differs, most other settings differ, too. Then only the rule and the threshold have lines with their
-    values. One line has the names of the other settings that differ.
+    If the rule differs, most other settings are only listed by name.
     """
     if finding.kind != "drift":
         yield "why", finding.does
@@ -114,7 +111,6 @@ def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def as_json(report: CheckReport) -> str:
-    """Return a report as JSON, by the schema docs/check.schema.json."""
     return json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
 
 
@@ -164,11 +160,7 @@ def _version() -> str:
 
 
 def as_github(report: CheckReport) -> str:
-    """Return a report as annotations of a GitHub workflow, which shows each of them in the diff.
-
-    Findings are errors or warnings, and notes are notices. Plain lines follow: the clips of a check without findings,
-    ignored findings with their reasons, and the headline.
-    """
+    """Return a report as annotations of a GitHub workflow. GitHub shows each annotation in the diff."""
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]
     lines += [annotation("notice", note) for note in report.notes]
@@ -182,9 +174,9 @@ def _annotation(finding: Finding) -> str:
 
 
 def as_gitlab(report: CheckReport) -> str:
-    """Return a report in the format of GitLab's Code Quality, which shows each finding in the merge request.
+    """Return a report in the format of GitLab's Code Quality. GitLab shows each finding in the merge request.
 
-    A finding keeps its fingerprint if only its line changes. Leave out ignored findings.
+    A finding keeps its fingerprint if only its line changes. Ignored findings are left out.
     """
     issues: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Scripts that leave a trainer's clip to its configuration file, as LightningCLI does."""
+"""Check scripts that leave a trainer's clip to a configuration file, as LightningCLI does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTE = (
 
 
 def _parts(use: ClipUse) -> tuple[str, str]:
-    """Return (function, keyword) from the name of a clip, such as "lightning.cli.LightningCLI(gradient_clip_val=)"."""
+    """Split the name of a clip, such as "lightning.cli.LightningCLI(gradient_clip_val=)", into function and keyword."""
     function, _, keyword = use.clip.partition("(")
     return function, keyword.rstrip("=)")
 
@@ -30,10 +30,8 @@ def reads_file(use: ClipUse) -> bool:
 
 
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
-    """Return the clips in files that the trainer of a script may read: its configuration files near the script.
-
-    Leave out files whose clip has to be off. root: The directory of the clip configuration.
-    """
+    """Return the clips in nearby configuration files that the script's trainer can read. Leave out clips that must be
+    off."""
     return [
         each
         for each in uses
@@ -44,9 +42,9 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]
 
 
 def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
-    """Return the reason why the clip of a script is unknown, in sentences.
+    """Return the reason why the clip of a script is unknown.
 
-    files: The clips in files near the script. own: The name of the clip configuration.
+    own: The name of the clip configuration.
     """
     function, keyword = _parts(use)
     title = FORMATS[ARGUMENT_FORMATS[use.package]].title
@@ -57,7 +55,6 @@ def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
 
 
 def note(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
-    """Return a note about a script whose clip is in `files`, as the clip configuration `own` requires."""
     function, keyword = _parts(use)
     return NOTE.format(
         place=f"{shown(use.path)}:{use.line}", function=function, keyword=keyword, files=_names(files), own=own,

@@ -1,4 +1,4 @@
-"""Patterns of files in the table `check` of a clip configuration, and files of one project."""
+"""Match files with the patterns in the table `check` of a clip configuration."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import re
 from pathlib import Path
 
 HERE = re.compile(r"^(\./+)+")
-"""Matches the start of a pattern that names the directory of the clip configuration."""
+"""Matches "./" at the start of a pattern."""
 
 BACKSLASH = "\\"
 
 
 def matches(glob: str, path: Path, root: Path) -> bool:
-    """Return whether a file matches a pattern, which is compared with the path from `root` to the file.
+    """Return whether a pattern matches the path from `root` to a file.
 
-    Links in `path` are followed first, so `root` must have none in its path. A "./" at the start of the pattern has no
-    effect.
-
-    path: The file, absolute or relative to the current directory.
+    Links in `path` are followed first, so `root` must not contain links.
     """
     return pattern(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 
@@ -29,9 +26,10 @@ def relative(path: Path, root: Path) -> str:
 
 
 def is_near(one: Path, other: Path, root: Path) -> bool:
-    """Return whether two files may be of one project.
+    """Return whether two files probably belong to one project.
 
-    This is so if the directory of one file contains the other file, or if a directory below `root` contains both.
+    This is true if the directory of one file contains the other file, or if a directory below `root` contains both
+    files.
     """
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))
@@ -39,16 +37,19 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
 
 
 def pattern(glob: str, star: str) -> re.Pattern[str]:
-    """Return a regular expression for a file pattern with *, ** and ?. `star`: the regular expression for *."""
+    """Return a regular expression for a file pattern with *, ** and ?.
+
+    star: The regular expression for *.
+    """
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", glob)
     texts = {"**/": "(?:.*/)?", "**": ".*", "*": star, "?": "[^/]"}
     return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))
 
 
 def advice(glob: str, root: Path, wrong: str = "") -> str:
-    """Return the edit for a pattern without effect. If the pattern names a directory, the edit adds `/**`.
+    """Return the edit for a pattern without effect.
 
-    wrong: For the pattern in an entry of `check.ignore`: the part of the entry that may be wrong, such as "path".
+    wrong: The key that might be wrong in an entry of `check.ignore`, such as "path".
     """
     whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
     if BACKSLASH in glob:

@@ -1,4 +1,4 @@
-"""Read trainers' configurations and clip configurations: TOML, YAML, JSON, and trainers' Python files."""
+"""Read trainers' configurations and clip configurations in TOML, YAML, JSON and Python."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ from .rules.key_names import inner_values
 
 PYTHON = ".py"
 SOURCES = (PYTHON, NOTEBOOK)
-"""The suffixes of files with Python source."""
 
 PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
-"""Matches Python source that may be a trainer's configuration."""
 
 CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)")
 
@@ -46,10 +44,9 @@ CLIP_NAMES = [
         rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # only as a key: tf.clip_by_value(image, 0, 1) clips no gradient
     )
 ]  # fmt: skip
-"""Match names of clips in files of any kind."""
 
 MISPLACED = "UC105"
-"""The code of the error for a clip key in a place where the trainer does not read it."""
+"""The code of the error about a clip key in a place where the trainer does not read the key."""
 
 LINE = re.compile(r", line (\d+)")
 
@@ -62,7 +59,7 @@ TARGET = (
     "clip configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
-"""The keys by which a file without a clip key may be one of TrainingArguments."""
+"""The keys that identify a file of TrainingArguments without a clip key."""
 
 BY_DEFAULT = (
     "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP, which clip at "
@@ -72,12 +69,11 @@ BY_DEFAULT = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets, or [] if it is not a trainer's file and names no clip.
+    """Return the clips that a configuration file sets. Only a shell script can have several clips.
 
-    A shell script may have several clips. Any other file has at most one clip. A file of an unknown format that may
-    clip is an unknown clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
+    A file of an unknown format, or a file that cannot be parsed, is an unknown clip if its text names a clip.
 
-    format_: The format as "name" or "name@version", or '' to infer it.
+    format_: The format as "name" or "name@version", or '' to infer the format.
     """
     with named_by(f'set "**/{path.name}" to "{{}}" in check.formats'):
         try:
@@ -92,12 +88,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a list with the one clip of a file. Return [] if no format recognises the file.
-
-    If several formats recognise the file, and their clips differ or one effect is unknown, the clip is unknown.
-
-    uses: The clip of each format that recognises the file.
-    """
+    """Return a list with the one clip of a file. If formats disagree about the file, the clip is unknown."""
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
@@ -110,10 +101,6 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def check_formats(clip: Path, rules: CheckRules) -> None:
-    """Check the names in the table `check.formats` of a clip configuration. ConfigError: a name is not a format.
-
-    clip: The file of the clip configuration, for the error. rules: Its table `check`.
-    """
     for glob, name in rules.formats.items():
         try:
             convert.parse_name(name)
@@ -135,13 +122,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a shell script: one of each trainer, and an unknown one for each other option that may clip.
-
-    If two trainers read the same option, or a trainer reads no option, return the clip that `_chosen` returns for all
-    trainers.
-
-    candidates: (format, parsed file) for each format that recognises the script. uses: The clip of each candidate.
-    """
+    """Return the clips of a shell script: a clip of each trainer, and an unknown clip for each other clip option."""
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -150,10 +131,7 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file is a clip configuration: `rule` is a rule of clipping, or it has the key `threshold`.
-
-    Files of other tools may have the key `rule`, too. In the vocabulary of a tokenizer, both are words with numbers.
-    """
+    """Return whether a file is a clip configuration. The vocabulary of a tokenizer can have equal keys with numbers."""
     rule = document.get("rule")
     return rule in ("none", "value", "norm", "global_norm") or (document.has("threshold") and not is_number(rule))
 
@@ -193,9 +171,9 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Return the clip of a part of Hydra's configuration, in the main configurations that may choose this part.
+    """Read a part of Hydra's configuration through the main configurations that might choose the part.
 
-    Return None if there are none, or if the effect is unknown, or differs between them.
+    Return the clip, or None if the effect is unknown or differs between the main configurations.
     """
     uses = [_use(path, (trainer, document), version) for document in hydra.with_main(path)]
     meanings = [use.config.meaning if use.config is not None else None for use in uses]
@@ -205,7 +183,7 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
 
 
 def _named_in(message: str, document: Document) -> Path | None:
-    """Return the base file whose name begins an error message, or None if the error is about the document itself."""
+    """Return the base file whose name begins an error message, or None."""
     others = document.files[1:]
     return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
@@ -216,11 +194,10 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return a list with one unknown clip for a file of no known format that may clip, and [] for any other file.
+    """Return a list with one unknown clip for a file of no known format that names a clip, and [] for any other file.
 
     In TOML, YAML and JSON, the clip is the first key with the name of a clip key. A table or list counts only if it
-    contains a number. Without such a key, the file may be one of TrainingArguments, which clip by default.
-    A file with another suffix may clip if its text names a clip, except for Python source.
+    contains a number.
     """
     suffix = path.suffix.lower()
     if suffix not in DOCUMENT_KINDS:
@@ -253,12 +230,11 @@ def _unrecognised(path: Path) -> list[ClipUse]:
 
 
 def _values(document: Document) -> tuple[NamedValue, ...]:
-    """Return the values of all keys that are named like a clip key, with the values in their tables and lists."""
     return tuple(each for keys, table in placement.clip_keys(document) for each in inner_values(table, str(keys[-1])))
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:
-    """Return an unknown clip for each function of a framework that Hydra calls, as in `_target_: optax.clip`."""
+    """Return an unknown clip for each clip function that Hydra calls, as in `_target_: optax.clip`."""
     return [
         ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
         for keys, text in command_lines.texts(document.data)
@@ -267,24 +243,18 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number, or a list, tuple or dict that contains a number.
-
-    0 counts, too: it switches a clip off for some programs, and makes all gradients 0 for others.
-    """
+    """Return whether a value is or contains a number. The number 0 counts, because some programs then clip to 0."""
     return any(is_number(each.value) for each in inner_values(value))
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework of a clip whose format reads clips in Python source, such as "optax". Else return ''."""
+    """Return the framework of a clip whose format reads clips in Python source, such as "optax", or ''."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 
 
 def names_clip(path: Path) -> bool:
-    """Return whether the text of a file contains the name of a clip. Return True if the file cannot be opened.
-
-    Of a notebook, only the source of its cells counts.
-    """
+    """Return whether the text of a file contains the name of a clip. Return True if the file cannot be opened."""
     try:
         if path.suffix.lower() == NOTEBOOK:
             return text_names_clip(all_code(path))
@@ -301,7 +271,7 @@ def text_names_clip(text: bytes) -> bool:
 
 
 def may_name_clip(path: Path) -> bool:
-    """Return whether Python source names a clip, or may be a trainer's configuration with a word such as max_norm."""
+    """Return whether Python source names a clip, or looks like a trainer's configuration with a word like max_norm."""
     return names_clip(path) or (may_be_configuration(path) and _has_clip_word(path))
 
 
@@ -310,11 +280,7 @@ def _has_clip_word(path: Path) -> bool:
 
 
 def may_be_configuration(path: Path) -> bool:
-    """Return whether a file may be a trainer's configuration.
-
-    Python source may be a configuration if it contains `read_base`, or assigns to `_base_` or to a name that begins
-    with `optim`. A notebook is no configuration. Any file that is not in Python may be a configuration.
-    """
+    """Return whether a file looks like a trainer's configuration. A notebook is no configuration."""
     if path.suffix.lower() != PYTHON:
         return path.suffix.lower() != NOTEBOOK
     return PYTHON_CONFIGURATION.search(_text(path)) is not None
@@ -323,7 +289,7 @@ def may_be_configuration(path: Path) -> bool:
 def _shows_own_key(trainer: Format, path: Path) -> bool:
     """Return whether the text of a file contains a key that only `trainer` uses, or a key that names base files.
 
-    Base files may have such a key. Return True if the trainer has no `own_keys`.
+    Return True if the trainer has no `own_keys`.
     """
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)
@@ -335,5 +301,5 @@ def _text(path: Path) -> str:
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:
-    """Return the line of a key in a clip configuration, or 1 if it is not found."""
+    """Return the line of a key in a clip configuration, or 1 if the key is not found."""
     return convert.named(path, convert.UNIFIED_CLIP)[1].line(keys) or 1

@@ -1,4 +1,4 @@
-"""Find the keys to set in a trainer's file, so that it has the effect of the shared clip configuration."""
+"""Find the keys that give a trainer's file the effect of the shared clip configuration."""
 
 from __future__ import annotations
 
@@ -24,30 +24,22 @@ STILL_FAILS = "With these keys alone, the check still fails:"
 
 
 class TrainerKeys(NamedTuple):
-    """Keys to set in a trainer's file."""
-
     text: str
-    """The keys with their values, as text of the file."""
-
     same: bool | None = None
-    """Whether the edited file has the effect of the configuration, also in family and eps. None: this was not tried."""
+    """Whether the edited file has exactly the effect of the configuration, or None if the edit was not tried."""
 
     problem: str = ""
-    """Why the file with these keys alone does not have the effect of the configuration. '' if it has the effect."""
+    """The reason why the keys alone do not have the effect of the configuration, or ''."""
 
     @property
     def with_problem(self) -> str:
-        """The text, and a line with the problem if there is one."""
         return f"{self.text}\n{STILL_FAILS} {self.problem}" if self.problem else self.text
 
 
 def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
-    """Return the keys with which a file has the effect of `target`, and what is wrong with them.
+    """Return the keys with which a file has the effect of `target`.
 
-    Try the keys in several places: where `config export` writes them, and where the file has its own. Return the first
-    keys with which the trainer reads the wanted clip.
-
-    NotRepresentableError: the trainer does not support a setting.
+    Try the place where `config export` writes the keys, and the place where the file has its own keys.
     """
     trainer, document = FORMATS[use.format], use.document
     kind = None if isinstance(trainer, OwnFormat) else DOCUMENT_KINDS.get(use.path.suffix.lower())
@@ -69,7 +61,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the clip key that a file does not set, or () if the path has a name that the user chooses."""
+    """Return the path of the clip key that a file does not set, or () if the user chooses a name in the path."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
@@ -84,16 +76,13 @@ REMOVED = object()
 def _candidates(
     trainer: Format, document: Document, target: ClipConfig, exported: Changes, own: Path
 ) -> Iterator[tuple[Path, Changes]]:
-    """Yield (prefix, changes) for each edit to try, the most likely one first. All paths are paths in `document`.
+    """Yield (prefix, changes) for each edit to try. Edits that remove keys come last.
 
-    Edits that remove keys come last: a program may read only the key that the file has. If the trainer reads no clip
-    key of the file, edits that remove misspelt and misplaced ones come first.
+    The prefix is () for an edit of this file. Otherwise, the edit is for a base file whose content is merged at the
+    path `prefix`.
 
-    changes: The keys to set or to remove. prefix: () for an edit of this file. Otherwise, the edit is for the file that
-    sets `own`: its content is merged at the path `prefix`, so its own paths lack the prefix.
-
-    exported: What `config export` writes. own: The path of the first clip key that the document sets. If it sets none,
-    the path of the clip key to add, or () if a user chooses a name in this path.
+    exported: The keys and values that `config export` writes.
+    own: The path of the first clip key that the document sets, or the path of the clip key to add.
     """
     source, inner = document.origin(own) if own else (document, own)
     threshold = {own: trainer.off if target.rule == "none" else target.threshold} if own else {}
@@ -122,11 +111,7 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Return (same, problem) for a file with these keys.
-
-    same: Whether the file has the effect of `target`, also in family and eps.
-    problem: The reason why the effect differs in more than family and eps, or ''.
-    """
+    """Try an edit of a file. Return whether the file then has exactly the effect of `target`, and the problem or ''."""
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)
@@ -145,7 +130,7 @@ def _result(
 
 
 def _with(data: Any, path: Sequence[Key], value: Any) -> Any:
-    """Return a copy of data with another value at a path, or without the key if the value is REMOVED."""
+    """Return a copy of data with a new value at a path. The value REMOVED removes the key."""
     if isinstance(data, list):
         return [_with(each, path[1:], value) if index == path[0] else each for index, each in enumerate(data)]
     table = data if isinstance(data, dict) else {}
@@ -158,7 +143,6 @@ def _with(data: Any, path: Sequence[Key], value: Any) -> Any:
 
 
 def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for each value in nested tables."""
     for key, value in data.items():
         if isinstance(value, dict):
             yield from leaves(value, (*path, key))
@@ -167,10 +151,7 @@ def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
-    """Return words for the file to edit, or '' if it is the file with the clip.
-
-    A file that inherits the clip has to be edited if keys of several other files change.
-    """
+    """Return words for the file to edit, or '' for the file with the clip."""
     document, file = use.document, use.read
     if document is None or file is None:
         return ""
@@ -183,7 +164,6 @@ def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
 
 
 def _text(changes: Changes, prefix: Path, document: Document) -> str:
-    """Return the keys to set as text of the file that has them, and a line with the keys to remove."""
     data: Any = {}
     for path, value in changes.items():
         if value is not REMOVED:

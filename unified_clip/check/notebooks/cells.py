@@ -18,13 +18,12 @@ from ...errors import ConfigError
 NOTEBOOK = ".ipynb"
 
 PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python3", "pypy", "memit", "mprun", "lprun")
-"""Magics of a whole cell, after which the rest of the cell is Python."""
+"""Magics of a whole cell whose other lines are Python."""
 
 FILES = ("writefile", "file", "writetemplate")
-"""Magics that write the rest of the cell to a file."""
 
 WRITTEN = "_written_file"
-"""The name of a function around the code of a cell that is only written to a file, so that no other cell runs it."""
+"""The name of a function around the code of a cell that is only written to a file. No other cell runs the code."""
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
@@ -34,27 +33,19 @@ ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
 
 
 class Place(NamedTuple):
-    """The place of a line of code."""
-
     cell: int
-    """The number of the cell among all cells of the notebook, from 1."""
-
     line: int
-    """The line in the cell, from 1."""
-
     file_line: int
-    """The line in the file, from 1."""
+    """The line in the file. All numbers begin at 1."""
 
     indent: int = 0
-    """The number of spaces that the source of the notebook has before the code of the line."""
+    """The number of spaces that this module adds before the code of the line."""
 
 
 class Notebook(NamedTuple):
     """The code of a notebook. All texts have the same number of lines."""
 
     source: str
-    """The code cells without magics, in Python."""
-
     commands: str
     """The command lines after `!` and `%`, and the cells for a shell."""
 
@@ -69,10 +60,7 @@ class NotebookError(Exception):
 
 
 def python_source(path: Path) -> bytes:
-    """Return the Python source of a file. For a notebook, return the source of its code cells.
-
-    For a file that is not a valid notebook, return an empty source. OSError: the file cannot be read.
-    """
+    """Return the Python source of a file or notebook. The source of an invalid notebook is empty."""
     if path.suffix.lower() != NOTEBOOK:
         return path.read_bytes()
     try:
@@ -89,10 +77,7 @@ def source_of(path: Path) -> Source | None:
 
 
 def all_code(path: Path) -> bytes:
-    """Return the text of all code cells of a notebook. If the file is not a notebook, return its text.
-
-    OSError: the file cannot be read.
-    """
+    """Return the text of all code cells of a notebook. If the file is not a notebook, return its text."""
     try:
         notebook = read(path)
     except NotebookError:
@@ -101,7 +86,6 @@ def all_code(path: Path) -> bytes:
 
 
 def read(path: Path) -> Notebook:
-    """Read a notebook. NotebookError: the file is not a notebook. OSError: it cannot be read."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
         data = json.loads(text)
@@ -127,7 +111,6 @@ def read(path: Path) -> Notebook:
 
 
 def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number, source as a list of strings) for each code cell. NotebookError: the data is not a notebook."""
     sheets: Any = data.get("worksheets", [data]) if isinstance(data, dict) else []  # of nbformat 3
     sheets = [each for each in sheets if isinstance(each, dict) and isinstance(each.get("cells"), list)]
     if not sheets:
@@ -140,10 +123,7 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    """Yield a list for each cell: the line in the file for each line of the cell, or 1 if it is not found.
-
-    text: The text of the notebook. cells: The source of each code cell, as a list of strings.
-    """
+    """Yield the lines in the file for the lines of each cell. The number is 1 for a line that is not found."""
     strings = [*STRING.finditer(text)]
     ends = [match.start() for match in re.finditer("\n", text)]
     keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]
@@ -188,15 +168,12 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
 
 
 def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Return the lines of a cell that is only written to a file, as the body of a function.
-
-    first: The line of the magic, which becomes the line of `def`.
-    """
+    """Return a cell that is only written to a file as the body of a function. `def` replaces the line of the magic."""
     return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (lines with `pass` in place of magics and commands, lines with only the commands)."""
+    """Return the lines with `pass` in place of magics, and the lines with only the commands."""
     code, commands = [], []
     is_continued = False
     for line in lines:

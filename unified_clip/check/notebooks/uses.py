@@ -1,4 +1,4 @@
-"""Name the cell of each clip in a notebook, and find the clips in cells that are not Python."""
+"""Name the cell of each clip in a notebook, and find clips in cells that are not Python."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from . import cells
 from .cells import NOTEBOOK, Notebook, NotebookError
 
 LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
-"""Matches words such as "line 3" in a reason, with the name of a file before them, if any."""
+"""Matches words such as "line 3" in a reason, with an optional name of a file before the words."""
 
 NOT_PYTHON = "This cell names a clip and is not valid Python. Correct it, or ignore it with a reason in check.ignore."
 NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
 
 
 def others(path: Path) -> list[ClipUse]:
-    """Return the clips of a notebook that are not in its Python source: in command lines, and in other languages.
+    """Return the clips of a notebook that are not in Python: clips in command lines and in other languages.
 
-    If the file has a notebook's suffix but is not a valid notebook, return one unknown clip if its text names a clip.
-    Return [] for any other file.
+    Return one unknown clip for an invalid notebook whose text names a clip.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []
@@ -42,7 +41,7 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. For a clip in a notebook, set the line in the file, and add the cell to the name."""
+    """Yield the clips. A clip in a notebook gets the line in the file, and the cell as part of its name."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
@@ -67,7 +66,7 @@ def _place(notebook: Notebook, line: int) -> cells.Place:
 
 
 def _renamed(text: str, path: Path, notebook: Notebook) -> str:
-    """Return a text in which a cell, and a line in this cell, replace each line number of the notebook's source."""
+    """Return a text that names cells of the notebook instead of lines of its Python source."""
 
     def words(match: re.Match[str]) -> str:
         if match["file"] not in (None, path.name):
@@ -80,5 +79,5 @@ def _renamed(text: str, path: Path, notebook: Notebook) -> str:
 
 
 def line_of(path: Path, line: int) -> int:
-    """Return the line in the file for a line of its Python source."""
+    """Return the line in the file for a line of the file's Python source."""
     return _place(cells.read(path), line).file_line if path.suffix.lower() == NOTEBOOK else line

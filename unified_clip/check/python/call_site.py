@@ -13,10 +13,9 @@ from ..clip_use import THRESHOLD
 from .optimizers import is_made
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
-"""The names of the arguments by which clip functions get parameters, gradients or a model."""
+"""The arguments by which clip functions get parameters, gradients or a model."""
 
 PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
-"""Matches an expression that yields the parameters of a model, or their groups."""
 
 GROUP = re.compile(r"param_groups\[.*\]\[.params.\]")
 MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module", re.IGNORECASE)
@@ -29,7 +28,7 @@ SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_onl
 """Matches names that suggest a selection of parameters."""
 
 MAX_ALIASES = 3
-"""A chain of names, such as a = b; b = model.parameters(), is followed up to this length."""
+"""The number of names that are followed, as in a = b; b = model.parameters()."""
 
 ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
 NAMED = (
@@ -39,15 +38,12 @@ NAMED = (
 
 
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
-    """Return `config` with an `include` that selects the parameters of a clip call.
+    """Return `config` with an `include` pattern for the parameters of a clip call.
 
-    The pattern is `encoder.*` for `model.encoder.parameters()`. Return `config` itself if the call clips a whole model,
-    or all parameters of an optimizer, or if its argument shows no selection.
+    The pattern is `encoder.*` for `model.encoder.parameters()`. If the call clips all parameters, return `config`
+    itself.
 
-    call: The clip call. config: The clip configuration with the effect of that call on its own parameters.
-
-    ConfigError: the call selects parameters by an unknown name, by a group or by a condition, or it computes a global
-    norm in a loop over parameters.
+    Raise ConfigError if the selection is unknown, or if a loop over parameters computes several global norms.
     """
     named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
     tensors = next(named, call.args[0] if call.args else call)
@@ -60,11 +56,9 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return {(line, column): call} for the calls in Python source. Columns count characters, from 1.
+    """Return the calls in Python source by (line, column). Columns count characters, from 1.
 
-    Of calls that begin at the same place, such as those in `model().clip()`, the innermost one has the entry.
-
-    source: The parsed source. text: Its text.
+    If several calls begin at the same place, as in `model().clip()`, return the innermost call.
     """
     lines = re.split(r"\r\n?|\n", text)
     before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
@@ -72,11 +66,9 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 
 
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
-    """Return the code of a clip call, with THRESHOLD in place of its threshold.
+    """Return the code of a clip call with THRESHOLD in place of its threshold.
 
-    If the call passes no threshold, or the function has two, the code has no THRESHOLD.
-
-    parameters: The names of the function's parameters, in order. limits: The parameters that set the threshold.
+    limits: The parameters that set the threshold. Two limits are not replaced.
     """
     slot = ast.Name(THRESHOLD)
     names = [*parameters, *[""] * len(call.args)]
@@ -97,10 +89,7 @@ def _has_optimizer(source: Source, tensors: ast.expr) -> bool:
 
 
 def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
-    """Raise ConfigError if `call` clips the variable of a loop over parameters. Each iteration then has its own norm.
-
-    Only loops and comprehensions in the same function count. `tensors`: the argument of the call with the parameters.
-    """
+    """Raise ConfigError if a loop over parameters clips by a norm of its own in each iteration."""
     names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
     node: ast.AST = call
     while not isinstance(node, ast.Module | ast.FunctionDef):
@@ -118,14 +107,7 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
 
 
 def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
-    """Return a pattern for the names of the parameters in `tensors`, such as `encoder.*`.
-
-    Follow a name to its value if the source assigns it once. Return '' for all parameters of a model, and for an
-    expression that shows no selection. `depth`: the number of names that were followed.
-
-    ConfigError: the expression selects parameters by an unknown name, by a parameter group, or by a condition that may
-    exclude parameters with a gradient. Conditions such as `p.requires_grad` exclude none.
-    """
+    """Return a pattern for the names of the parameters in `tensors`, such as `encoder.*`, or '' for all parameters."""
     match tensors:
         case ast.Name(id=name) if depth < MAX_ALIASES and (values := source.bound.get(name)):
             value = values[0] if len(values) == 1 else None
@@ -156,13 +138,7 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
 
 
 def _pattern_of_definition(source: Source, node: ast.expr, name: str, depth: int) -> str:
-    """Return the pattern for a call of a function that the file defines, or for an attribute that the file sets.
-
-    node: The call or the attribute. name: The name of the function or attribute.
-
-    ConfigError: a definition selects parameters in an unknown way. Or the file has no definition, and the name suggests
-    a selection.
-    """
+    """Return the pattern for a function call or an attribute whose definition is in the file."""
     values: list[ast.expr | None] = []
     for other in source.nodes:
         match other:
@@ -184,11 +160,9 @@ def _check_condition(condition: ast.expr) -> None:
 
 
 def _part(source: Source, owner: ast.expr) -> str:
-    """Return a pattern for the names of a model's parameters: "encoder.*" for `model.encoder`, '' for a whole model.
+    """Return "encoder.*" for the parameters of `model.encoder`, and '' for a whole model.
 
     owner: The expression before `.parameters()`.
-
-    ConfigError: `owner` is a part of a model, and its name is unknown, for example `blocks[i]`.
     """
     parts: list[ast.expr] = [owner]
     while isinstance(parts[0], ast.Attribute | ast.Subscript):
@@ -206,11 +180,6 @@ def _part(source: Source, owner: ast.expr) -> str:
 
 
 def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
-    """Return whether an expression is a whole model.
-
-    A whole model is `owner` itself, has a usual name such as `model`, or has `parameters` or `named_parameters` that
-    the source reads.
-    """
     if node is owner or MODEL.fullmatch(_last(node)):
         return True
     text = ast.unparse(node)
@@ -230,10 +199,7 @@ def _is_entry(node: ast.expr, models: ast.expr) -> bool:
 
 
 def _last(node: ast.expr) -> str:
-    """Return the last part of a dotted name, or a constant index: "encoder" for `model.encoder`, "0" for `blocks[0]`.
-
-    Return '' for any other expression.
-    """
+    """Return the last part of a name: "encoder" for `model.encoder`, "0" for `blocks[0]`, and '' for other code."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

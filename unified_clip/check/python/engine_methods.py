@@ -1,4 +1,4 @@
-"""Methods of training engines that clip: those of Accelerate's Accelerator, Lightning's Fabric and PyTorch's FSDP."""
+"""Read clips by methods of training engines: Accelerate's Accelerator, Lightning's Fabric and PyTorch's FSDP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ class Engine(NamedTuple):
     """A class of a training library, such as Accelerate's `Accelerator`, whose methods clip by PyTorch's rule."""
 
     classes: Sequence[str]
-    """The full names by which the class can be imported."""
-
     methods: Mapping[str, Sequence[str]]
     """The parameters of each method, in order."""
 
@@ -26,7 +24,7 @@ class Engine(NamedTuple):
     """The usual name of an object of the class, or '' if there is none."""
 
     package: str = ""
-    """The key in `check.advice.ATTACH` of the code that clips by a configuration with this class."""
+    """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
     """Whether a norm that is not finite is an error by default."""
@@ -56,17 +54,12 @@ ENGINES = (
 
 
 LIMITS = ("clip_val", "clip_value", "max_norm")
-"""The parameters of the methods that set the threshold."""
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of a call of an engine's method.
+    """Return the clip configuration with the effect of a call of an engine's method, or None for any other call.
 
-    Return None if `call` is None, calls anything else, or has a starred argument.
-
-    threshold: A number that stands for a threshold that is only known at run time. None: evaluate the argument.
-
-    ConfigError: an argument is only known at run time, or the call passes no threshold.
+    threshold: The number that replaces a threshold that is only known at run time.
     """
     if call is None or not isinstance(call.func, ast.Attribute):
         return None
@@ -91,17 +84,12 @@ def config(source: Source, call: ast.Call | None, threshold: float | None = None
 
 
 def rule(source: Source, call: ast.Call | None) -> ClipConfig | None:
-    """Return the settings of a call of an engine's method, with 1 in place of its threshold.
-
-    Return None if this is no such call, or if another argument is only known at run time.
-    """
     with contextlib.suppress(ConfigError):
         return config(source, call, 1.0)
     return None
 
 
 def of_call(source: Source, call: ast.Call | None) -> Engine | None:
-    """Return the engine whose method a call calls, or None."""
     if call is None or not isinstance(call.func, ast.Attribute):
         return None
     function = call.func
@@ -110,16 +98,11 @@ def of_call(source: Source, call: ast.Call | None) -> Engine | None:
 
 
 def is_accelerator(source: Source, node: ast.expr) -> bool:
-    """Return whether an expression is an `Accelerator`, by its name, its annotation or the call that makes it."""
     return _is_object_of(source, node, ENGINES[0])
 
 
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
-    """Return whether an expression is an object of the engine's class.
-
-    The expression is such an object if it has the usual variable name, or if the file assigns a call of the class to
-    it. A parameter of a function also counts if its annotation is the class.
-    """
+    """Return whether an expression is an object of the engine's class, judged by its name, annotation or value."""
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:
         return True

@@ -1,4 +1,4 @@
-"""Find the training engine, such as DeepSpeed, that Python source chooses, if code cannot clip as usual under it."""
+"""Find the training engine that Python source chooses, such as DeepSpeed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 def of_site(source: Source, line: int, column: int) -> str:
     """Return the engine under which the clip at a place runs, or '' if code can clip there as usual.
 
-    An argument of the call around the place chooses the engine. Without one, code that wraps all models of the file
-    chooses it: a call of `Accelerator` or of `deepspeed.initialize` that is in no `if`.
+    An argument of the call, or an unconditional call of `Accelerator` or `deepspeed.initialize`, chooses the engine.
     """
     chosen = [_of_arguments(source, call) for call in calls_at(source, line, column)]
     wrapping = [_wrapping(source, call) for call in source.calls]
@@ -31,12 +30,11 @@ def of_site(source: Source, line: int, column: int) -> str:
 
 
 def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:
-    """Yield the calls for which `is_at` returns True. Columns count from 1."""
     return (call for call in source.calls if is_at(call, line, column))
 
 
 def is_at(call: ast.Call, line: int, column: int) -> bool:
-    """Return whether a call, or one of its keyword arguments, begins at a line and column."""
+    """Return whether a call, or one of its keyword arguments, begins at a line and column. Columns count from 1."""
     places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
     return any((each.lineno, each.col_offset + 1) == (line, column) for each in places)
 
@@ -49,10 +47,7 @@ def _wrapping(source: Source, call: ast.Call) -> str:
 
 
 def _of_arguments(source: Source, call: ast.Call, functions: tuple[str, ...] = ()) -> str:
-    """Return the engine that the arguments of a call choose, or ''.
-
-    functions: Only calls of these functions count. (): calls of all functions count.
-    """
+    """Return the engine that the arguments of a call choose, or ''."""
     if functions and source.dotted(call.func) not in functions:
         return ""
     for keyword in call.keywords:

@@ -1,4 +1,4 @@
-"""Find settings of clips that Python source passes indirectly, such as in strings, dicts or unpacked arguments."""
+"""Find clip settings that Python source passes indirectly, such as in strings, dicts or unpacked arguments."""
 
 from __future__ import annotations
 
@@ -61,20 +61,16 @@ UNPACKED = (
 
 
 class Setting(NamedTuple):
-    """A setting that a file passes indirectly: its place, its name in the report, and its effect."""
-
     node: ast.expr
     name: str
     config: ClipConfig | None = None
     why: str = ""
-    """The reason why the effect is unknown, or '' if `config` is set."""
 
 
 def read(path: Path) -> list[ClipUse]:
     """Return the clips that a Python file sets in ways that `unified-clip port` does not find.
 
-    Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings. Return [] for a file that
-    is not valid Python: `source_files` reports it if it names a clip.
+    Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings.
     """
     may_set = MAY_SET.search(python_source(path)) is not None or names_clip(path)
     if not may_set or (source := source_of(path)) is None:
@@ -92,9 +88,7 @@ def _is_clip(name: Any) -> bool:
 
 
 def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for setattr(args, "max_grad_norm", value), args.__setattr__("max_grad_norm", value), and
-    OmegaConf.update(cfg, "clip_grad_norm", value).
-    """
+    """Yield a setting for code such as setattr(args, "max_grad_norm", value)."""
     match node:
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if (
             function in UPDATES and len(node.args) + len(node.keywords) > 1
@@ -107,7 +101,7 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for os.environ["MAX_GRAD_NORM"] = value, os.environ.setdefault(...) and os.putenv(...)."""
+    """Yield a setting for code such as os.environ["MAX_GRAD_NORM"] = value."""
     match node:
         case ast.Assign(targets=[ast.Subscript(value=table, slice=ast.Constant(value=name) as place)]):
             is_environment = source.dotted(table) == "os.environ"
@@ -135,7 +129,7 @@ def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _layerwise(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for optim="lomo", optim=OptimizerNames.LOMO, and a name that is assigned one of these."""
+    """Yield a setting for an optimizer that updates each parameter during the backward pass, such as optim="lomo"."""
     match node:
         case ast.keyword(arg="optim", value=value):
             match source.followed(value):
@@ -163,8 +157,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
     """Yield the effect of DeepSpeed's settings for Trainer, such as {"gradient_clipping": 0.5}.
 
-    Also yield a setting for TrainingArguments(deepspeed={...}) if the file has no gradient_clipping. In files that
-    import a package of PORTED, `unified-clip port` finds the key.
+    In files that import a package of PORTED, `unified-clip port` finds the key.
     """
     match node:
         case ast.keyword(arg="deepspeed", value=value):
@@ -188,14 +181,12 @@ def _has_constant(source: Source, value: str) -> bool:
 
 
 def _items(table: ast.Dict) -> Iterator[tuple[Any, ast.expr]]:
-    """Yield (key, expression of its value) for each key of a dict that is a constant."""
     for key, value in zip(table.keys, table.values, strict=True):
         if isinstance(key, ast.Constant):
             yield key.value, value
 
 
 def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
-    """Return the constants in a dict, by key, and in the dicts inside it. Other values are left out."""
     constants = {}
     for key, value in _items(table):
         with contextlib.suppress(ConfigError):
@@ -204,10 +195,7 @@ def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
 
 
 def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[Setting]:
-    """Yield the effect of DeepSpeed's `gradient_clipping`, if the file imports transformers, whose Trainer reads it.
-
-    value: The value of `gradient_clipping`. table: The dict that has this key.
-    """
+    """Yield the effect of DeepSpeed's `gradient_clipping`, if the file imports transformers."""
     if _imports(source, "transformers") and not _imports(source, *PORTED):
         others = _constants(source, table) if table else {}
         yield from _of_number(source, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})
@@ -236,7 +224,6 @@ def _of_torchtitan(source: Source, value: ast.expr) -> Iterator[Setting]:
 def _of_number(
     source: Source, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
 ) -> Iterator[Setting]:
-    """Yield the setting that a trainer's format reads in `data(number)`. `value`: the expression of the number."""
     try:
         number = source.constant(value)
     except ConfigError as error:
@@ -246,7 +233,6 @@ def _of_number(
 
 
 def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Iterator[Setting]:
-    """Yield the setting that a trainer's format reads in `data`. `key`: the key in words."""
     document = Document(f"line {node.lineno}", "", "python", data)
     if not placement.clip_keys(document):
         return
@@ -260,7 +246,7 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips of command lines: lists of strings, and strings that a function in COMMANDS runs or splits."""
+    """Yield the clips of command lines in lists of strings, and in strings that a function in COMMANDS runs."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -277,10 +263,7 @@ def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
 
 
 def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    """Return the text of a string, with RUN_TIME in place of each part that is only known at run time.
-
-    around: The values of the names that were followed to this expression.
-    """
+    """Return the text of a string, with RUN_TIME in place of each part that is only known at run time."""
     value = source.followed(node)
     is_endless = value in around or len(around) > MAX_ALIASES
     around += (value,) * (value is not node)

@@ -24,16 +24,10 @@ WHY = (
 )
 
 MAX_NORM = re.compile(r"(?i)max_?norm")
-"""Matches the name of a variable that may be the threshold of a clip."""
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return a list with one unknown clip: the first setting in a file that is named like a clip, such as grad_clip =
-    1.0.
-
-    A setting counts only if its value is, or contains, a number. Return [] if the file has no such setting, or is not
-    valid Python.
-    """
+    """Return a list with the first setting that is named like a clip, such as grad_clip = 1.0."""
     try:
         tree = parse_tree(python_source(path).decode("utf-8", "replace"), path.name)
     except ConfigError:
@@ -51,10 +45,7 @@ def read(path: Path) -> list[ClipUse]:
 
 
 def passed(path: Path) -> str:
-    """Return the code of the first argument of a call that is named like a clip setting and has no constant value.
-
-    An example is `max_grad_norm=limit`. Return '' if there is none, or if the file is not valid Python.
-    """
+    """Return the first argument that is named like a clip and has no constant value, such as `max_grad_norm=limit`."""
     source = source_of(path)
     for call in source.calls if source is not None else ():
         for each in call.keywords:
@@ -72,10 +63,9 @@ def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> boo
 
 
 def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:
-    """Yield (node, table, name, value) of each named value: an assignment, a keyword argument or an entry of a dict.
+    """Yield (node, table, name, value) for each assignment, keyword argument or entry of a dict.
 
-    The table is the name of the object, class, function or dict that gets the value: "optimizer" for `max_norm` in
-    `optimizer = dict(max_norm=1.0)`. It is '' for a variable.
+    The table is the object, class, function or dict that gets the value.
     """
     waiting: list[tuple[ast.AST, str]] = [(tree, "")]
     while waiting:
@@ -113,8 +103,7 @@ def _is_dict(node: ast.AST) -> bool:
 def _value(node: ast.expr) -> object:
     """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for other code.
 
-    A call `field(...)` of a dataclass with one keyword argument, such as `field(default=1.0)`, has the value of that
-    argument. If the argument is a lambda, the call has the value of the lambda's body.
+    A call such as `field(default=1.0)` has the value of its argument.
     """
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):

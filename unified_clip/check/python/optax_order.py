@@ -1,4 +1,4 @@
-"""Find clips in `optax.chain` that come after another transformation, so that they clip no gradients."""
+"""Find clips in `optax.chain` that come after another transformation, and therefore clip no gradients."""
 
 from __future__ import annotations
 
@@ -40,18 +40,15 @@ CONDITIONAL = (
 )
 
 DEPTH = 4
-"""Names and chains inside chains are followed up to this depth."""
 
 Kind = Literal["transformation", "entry", "entries"]
-"""What code in a chain stands for: transformations, a (name, transformation) tuple of `optax.named_chain`, or a list of
-such tuples."""
+"""The meaning of code in a chain. An entry is a (name, transformation) tuple of `optax.named_chain`."""
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:
-    """Return the reason for each clip of optax or `as_optax` that is not among the first in `optax.chain`.
+    """Return the reason for each clip that is not among the first transformations in `optax.chain`.
 
-    After other clips, and after transformations in KEEPS_GRADIENTS, a clip still counts as one of the first. Find parts
-    of a chain also in variables and lists that the source assigns once.
+    Other clips, and the transformations in KEEPS_GRADIENTS, can come before the clip.
     """
     reasons: dict[ast.Call, str] = {}
     flow = Flow(source)
@@ -64,10 +61,6 @@ def misplaced(source: Source) -> dict[ast.Call, str]:
 
 
 def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
-    """Return (function, transformations) of a call of `optax.chain` or `optax.named_chain`. Return None for others.
-
-    The function may have its first transformations from `functools.partial`.
-    """
     function, parts = source.followed(call.func), call.args
     if isinstance(function, ast.Call) and last_name(function.func) == "partial" and function.args:
         first, *early = function.args
@@ -77,7 +70,6 @@ def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
 
 
 def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
-    """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, may leave out."""
     for clip in flow.source.calls:
         if _is_clip(flow.source, clip):
             for outer in flow.sites(clip, _ends).values():
@@ -87,10 +79,7 @@ def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
 
 
 def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
-    """Return the condition under which an optimizer gets a clip, as in `if x: tx = optax.chain(clip, tx)`.
-
-    Return None if both branches clip, or if the condition names a clip setting.
-    """
+    """Return the condition under which an optimizer gets a clip, as in `if x: tx = optax.chain(clip, tx)`, or None."""
     inner: ast.AST = clip
     targets: set[str] = set()
     for outer in source.around(clip):
@@ -108,16 +97,12 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _ends(outer: ast.AST) -> bool:
-    """Return whether code around a transformation has no transformation as its value, as in `tx.update(gradients)`."""
+    """Return whether code around a transformation has another kind of value, as in `tx.update(gradients)`."""
     return isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and last_name(outer.func) in HOLDERS)
 
 
 def _selection(flow: Flow, clip: ast.Call, outer: ast.Call | ast.IfExp) -> str:
-    """Return the reason why code around a clip may exclude it from steps, or ''.
-
-    Three kinds of code pass all gradients to a clip: chains, the functions in PASSES_ALL, and functions of the file
-    that pass the clip first to a chain.
-    """
+    """Return the reason why code around a clip might exclude the clip from steps, or ''."""
     source = flow.source
     if isinstance(outer, ast.IfExp):
         is_clipped = all(_has_clip(flow, branch) for branch in (outer.body, outer.orelse))
@@ -133,7 +118,6 @@ def _selection(flow: Flow, clip: ast.Call, outer: ast.Call | ast.IfExp) -> str:
 
 
 def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
-    """Return whether an expression has a clip, also through variables and functions of the file."""
     nodes = list(flow.reached(node))
     returned = (value for each in nodes if depth < DEPTH for value in flow.returned(each))
     is_clip = any(isinstance(each, ast.expr) and _is_clip(flow.source, each) for each in nodes)
@@ -153,7 +137,6 @@ def _keeps(flow: Flow, call: ast.Call) -> bool:
 
 
 def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
-    """Yield (call, name, reason) for each misplaced call of `as_optax`."""
     for call, why in misplaced(source).items():
         if last_name(call.func) == METHOD:
             yield call, f"ClipConfig.{METHOD}", why
@@ -167,15 +150,11 @@ def _add_late(
     depth: int = 0,
     kind: Kind = "transformation",
 ) -> ast.expr | None:
-    """Add each clip in `node` that comes after another transformation to `reasons`, with the reason.
+    """Add each clip in `node` that comes after another transformation to `reasons`.
 
-    Return the first transformation in `before` or `node` after which a clip clips no gradients, or None if there is
-    none. Follow chains inside chains, lists, and variables that are assigned once. The branches of an `if` expression
-    do not come after each other.
+    Return the first transformation after which a clip clips no gradients, or None.
 
     before: The result for the code before `node`.
-    depth: The number of names and chains that were followed to `node`.
-    kind: What `node` stands for.
     """
     parts: Sequence[ast.expr] | None
     source, inner = flow.source, kind
@@ -220,7 +199,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a node is a call of `as_optax` with an optimizer. Such a call returns the optimizer's updates."""
+    """Return whether a node is a call of `as_optax` with an optimizer, which returns the optimizer's updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

@@ -1,4 +1,4 @@
-"""Find optimizers that Python source builds, by their names."""
+"""Find the optimizers that Python source builds, by their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""The ends of names that contain the name of an optimizer, but are not of an optimizer, as in SOAPClient."""
+"""The ends of names that contain the name of an optimizer by accident, as in SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
@@ -29,13 +29,11 @@ OPTIMIZER = re.compile(
     r"|rmsprop|rprop|schedule_free_(adamw|sgd)|sgd|sign_sgd|signum|simplified_ademamix|sm3|sophia|yogi"
     r"|scale_by_(?!learning_rate|schedule)\w+|(named_)?chain)"
 )
-"""Matches the full name of an optimizer, by its module or class, but not of a scheduler or of PyTorch's base class."""
+"""Matches the full name of an optimizer, but not of a scheduler or of PyTorch's base class."""
 
 STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
-"""Matches the name of an object whose `step` changes parameters."""
 
 CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
-"""The arguments by which an optimizer clips by itself."""
 
 KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
 """The packages whose models have a method `compile` that gets an optimizer."""
@@ -45,17 +43,15 @@ COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object",
 
 
 def is_made(source: Source, node: ast.expr) -> bool:
-    """Return whether an expression, or the value of a name that is assigned once, is the call of an optimizer."""
+    """Return whether an expression creates an optimizer, directly or through a name that is assigned once."""
     made = source.followed(node)
     return isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func)) is not None
 
 
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, full name) of each optimizer that code builds, in the order of the source.
+    """Yield the node and the full name of each optimizer that code builds, in the order of the source.
 
-    The node is the call that builds the optimizer. If code only passes on the class or function, as in
-    `inject_hyperparams(optax.adam)`, the node is its name. For a model of Keras that gets its optimizer by a name, as
-    in `compile("adam")`, the node is this call.
+    The node is the call that builds the optimizer, or the name of an optimizer that code passes on.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"
@@ -66,8 +62,7 @@ def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
     """Return whether a node is the name of an optimizer that code calls or passes on.
 
-    A name in a type, a comparison, a pattern or a base class does not count. A setting such as `cfg.optim.LR` counts
-    only if code calls it.
+    A name in a type, a comparison, a pattern or a base class does not count.
     """
     if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
         return False
@@ -118,7 +113,7 @@ def _is_compiled(source: Source, call: ast.Call) -> bool:
 
 
 def _is_text(node: ast.expr | None) -> bool:
-    """Return whether an expression may be a text, or a dict such as `{"class_name": "adam"}`."""
+    """Return whether an expression can be a text, or a dict such as `{"class_name": "adam"}`."""
     match node:
         case ast.IfExp(body=body, orelse=other):
             return _is_text(body) or _is_text(other)
@@ -128,12 +123,10 @@ def _is_text(node: ast.expr | None) -> bool:
 
 
 def has_clip(node: ast.expr) -> bool:
-    """Return whether the arguments of the call of an optimizer set a clip."""
     arguments = node.keywords if isinstance(node, ast.Call) else []
     return any(each.arg in CLIPPING and ast.unparse(each.value) != "None" for each in arguments)
 
 
 def attached(call: ast.Call) -> str:
-    """Return the code of the optimizer to which a call of `attach_to` attaches a clip. Return '' for other calls."""
     arguments = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "optimizer")]
     return ast.unparse(arguments[0]) if arguments and getattr(call.func, "attr", "") == "attach_to" else ""

@@ -1,4 +1,4 @@
-"""Find code that makes or changes a `ClipConfig`, so that its settings are only known at run time."""
+"""Find code that creates or changes a `ClipConfig` with settings that are only known at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAKERS = (
     "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
     "parse_file", "parse_obj", "parse_raw", "validate",
 )  # fmt: skip
-"""The methods of `ClipConfig`, besides `load`, `loads` and `import_from`, that make a configuration from settings."""
+"""The methods of `ClipConfig`, besides `load`, `loads` and `import_from`, that create a configuration from settings."""
 
 COPIES = ("model_copy", "copy")
 SETTERS = ("__setattr__", "setattr")
@@ -24,17 +24,14 @@ WHY = (
 
 
 def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
-    """Yield (call, name, reason) for each call in a file with unified_clip that may change settings of a `ClipConfig`.
-
-    Leave out calls such as `object.__setattr__(self, "name", value)`, and copies that update no setting.
-    """
+    """Yield (call, name, reason) for each call that might change settings of a `ClipConfig`."""
     for call in source.calls:
         if name := _override(source, call):
             yield call, name, WHY.format(code=ast.unparse(call))
 
 
 def changes_nonfinite(call: ast.Call) -> bool:
-    """Return whether a call that `read` yields changes only the key `nonfinite`, by its name."""
+    """Return whether a call that `read` yields changes only the key `nonfinite`."""
     updates = [each.value for each in call.keywords if each.arg in ("update", None)]
     keys = [key for update in updates for key in (update.keys if isinstance(update, ast.Dict) else [None])]
     if not all(isinstance(key, ast.Constant) for key in keys):
@@ -44,7 +41,6 @@ def changes_nonfinite(call: ast.Call) -> bool:
 
 
 def _override(source: Source, call: ast.Call) -> str:
-    """Return the name of the method or function by which a call may change settings, or ''."""
     last = last_name(call.func)
     if last in COPIES and isinstance(call.func, ast.Attribute):
         update = [each.value for each in call.keywords if each.arg in ("update", None)]
@@ -59,10 +55,7 @@ def _override(source: Source, call: ast.Call) -> str:
 
 
 def _may_name_setting(update: ast.expr) -> bool:
-    """Return whether a dict may have a key with the name of a setting. Return True for any other expression.
-
-    Also return True for a dict with a key that is only known at run time.
-    """
+    """Return whether the keys of an expression can be names of settings. Keys that are only known at run time count."""
     if not isinstance(update, ast.Dict):
         return True
     return any(key is None or not isinstance(key, ast.Constant) or _is_setting(key) for key in update.keys)

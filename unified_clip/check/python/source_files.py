@@ -1,4 +1,4 @@
-"""Find the clips in Python source: the frameworks' own, and unified_clip's."""
+"""Find the clips of frameworks and of unified_clip in Python source."""
 
 from __future__ import annotations
 
@@ -39,10 +39,8 @@ from .steps import scaled, unclipped
 from .trainers import deepspeed
 
 _Known = tuple[Source, Mapping[str, config_calls.Own]]
-"""A file's source, and its configurations by their code."""
 
 MEASURES = ("get_total_norm", "global_norm")
-"""Functions that measure the norm, and clip nothing."""
 
 OFF = "argument.leave_off"
 """The rule of `port` for a trainer's argument that switches clipping off."""
@@ -74,13 +72,11 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    For a file without these clips, return an unknown clip if the file has a setting that is named like a clip, or if it
-    names a clip and is not valid Python.
+    A file without a known clip is an unknown clip if a setting in the file is named like a clip. Invalid Python that
+    names a clip is unknown, too.
 
-    advance: A function that is called with the number of files that were just read.
-    configurations: The files in `paths` that were read as configurations of trainers. In these files, do not read
-        arguments of trainers, or settings with the name of a clip.
-    precisions: {Python file: {configuration of Accelerate near this file: its mixed precision}}.
+    configurations: The files that were read as configurations of trainers.
+    precisions: The mixed precision in each Accelerate file near a Python file.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
@@ -114,13 +110,10 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield the clips, and the steps and the optimizers without a clip in files with other clips.
+    """Yield the clips, and the steps and optimizers without a clip in files with other clips.
 
-    Leave out clips that every call of their function switches off. A clip of gradients that Accelerate may have scaled
-    is unknown.
-
-    paths: All Python files that are checked. known_own: The configurations of each file, as `_own_configurations`
-    returns them. precisions: As in `read`.
+    Leave out clips that every call of their function switches off. Clips of gradients that Accelerate might have scaled
+    are unknown.
     """
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
@@ -146,23 +139,18 @@ def _in_steps(
 
 
 def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
-    """Return a clip as one of unknown effect. `why`: The reason, to which the reason of an unknown clip is added."""
     why = " ".join(filter(None, [use.why_unknown, why]))
     return replace(use, config=None, why_unknown=why, package="accelerate")
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips. In files with another clip, leave out calls with an infinite threshold: they measure a norm."""
+    """Leave out calls with an infinite threshold in files with another clip. Such calls only measure a norm."""
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
 
 
 def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
-    """Return {path: (source, configurations by their code)} for the files with a known `ClipConfig`.
-
-    uses: The configurations.
-    """
     paths = dict.fromkeys(use.path for use in uses if use.config is not None)
     sources = {path: _source(path) for path in (*paths, *(user for use in uses for user in use.users))}
     of_path = {path: [use for use in uses if use.path == path] for path in sources}
@@ -178,13 +166,12 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Return the frameworks' clips without calls of unified_clip's methods. PyTorch's tensors have `clip_`, too."""
+    """Leave out calls of unified_clip's methods from the frameworks' clips. PyTorch's tensors have `clip_`, too."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
 
 def _own_calls(known: _Known | None, methods: Collection[str]) -> set[tuple[int, int]]:
-    """Return the places, as in `ast`, of the calls of these methods of a file's configurations."""
     calls = config_calls.calls(*known) if known is not None else ()
     return {(call.lineno, call.col_offset) for call, method, _ in calls if method in methods}
 
@@ -196,13 +183,9 @@ def _source(path: Path) -> Source:
 def _native_uses(
     file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
 ) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file. Return [] if `port` found none.
+    """Return the frameworks' own clips in a file. An entry is None if the code is no clip.
 
-    An entry is None if the code is no clip, such as a call that only measures a norm. If `ast` cannot parse a file with
-    clips, return one unknown clip.
-
-    configurations: Trainers' configurations, where arguments of trainers are not read. paths: All checked Python files.
-    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be switched off.
+    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be off.
     """
     if not file.sites:
         return []
@@ -235,13 +218,9 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
 def _native(
     path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None, paths: Sequence[Path]
 ) -> ClipUse | None:
-    """Return a framework's own clip, with the reason if its effect is unknown.
+    """Return a framework's own clip, or None if the code clips no gradients.
 
-    Return None if the code measures a norm only, or clips no gradients. A trainer's clip that is switched off has the
-    rule "none".
-
-    site: The clip as `unified-clip port` finds it. is_replaced: Whether the file clips by unified_clip. call: The call
-    at `site`, or None if there is none. paths: All checked Python files.
+    site: The clip as `unified-clip port` finds it.
     """
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
@@ -291,13 +270,9 @@ def _native(
 
 
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
-    """Return a clip of unknown threshold with the option that sets the threshold, if there is one.
+    """Return a clip of unknown threshold with the effect of the default of its option.
 
-    The effect is that of the option's default, if the check recognises the option by its name on command lines.
-    Otherwise, the effect stays unknown. It also stays unknown for a default of 0, which often switches the clip off.
-    An option may be a parameter of the class around the clip.
-
-    call: The clip. code: The code of the threshold. paths: All checked Python files.
+    A default of 0 stays unknown, because 0 often switches the clip off.
     """
     rule, option = use.rule, options.find(source, code)
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
@@ -319,14 +294,14 @@ def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse,
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:
-    """Return whether a call, such as `set_gradient_clip(clip)`, only gets a clip that another call makes."""
+    """Return whether a call, such as `set_gradient_clip(clip)`, only gets a clip that another call creates."""
     passed = [*call.args, *(each.value for each in call.keywords)] if call is not None else []
     made = [source.followed(each) for each in passed]
     return len(made) == 1 and isinstance(made[0], ast.Call) and clip_function(source.dotted(made[0].func)) is not None
 
 
 def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
-    """Return the clip of a trainer, as an unknown clip if settings of DeepSpeed may change its effect."""
+    """Return a trainer's clip. The clip is unknown if settings of DeepSpeed might change its effect."""
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
     why, is_rejected = deepspeed.problem(source, use.path, use.line, use.column, use.config)
@@ -336,11 +311,7 @@ def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
-    """Check a call of a Paddle class that clips. Other calls are not checked.
-
-    ConfigError: the call has an argument that `unified-clip config import` rejects, or the file passes several groups
-        of parameters: each group has its own global norm.
-    """
+    """Raise ConfigError if Paddle would not clip by one norm of all parameters, or rejects an argument."""
     last = name.rpartition(".")[2]
     if not name.startswith("paddle.") or last not in ARGUMENTS:
         return
@@ -350,7 +321,7 @@ def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
 
 
 def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:
-    """Return whether a trainer reads its clip from a file or the command line, and not from unpacked arguments."""
+    """Return whether a trainer reads its clip from a file or the command line, not from unpacked arguments."""
     is_unpacked = call is not None and (
         any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
     )
@@ -358,11 +329,7 @@ def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:
 
 
 def _package(name: str) -> str:
-    """Return the package of a clip from its full name: "torch" for `torch.nn.utils.clip_grad_norm_`.
-
-    Return "keras" if a part of the name is `keras`, as in `tf.keras`. Return "torch" for a method of a training engine,
-    and "lightning" for a factory that creates Lightning's trainer, such as `hydra.utils.instantiate`.
-    """
+    """Return the package of a clip from its full name, such as "torch" for `torch.nn.utils.clip_grad_norm_`."""
     function = name.partition("(")[0]
     for setting in settings():
         if function in setting.factories:

@@ -1,4 +1,4 @@
-"""Infer paths from Python source, such as `Path(__file__).parent / "clip.toml"`. Find the files that Hydra reads."""
+"""Infer paths from Python source, such as `Path(__file__).parent / "clip.toml"`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from ...config.formats.python_source import MAX_ALIASES, Source, last_name
 from ..notebooks.cells import python_source, source_of
 
 SAME = ("str", "os.fspath", "os.path.abspath", "os.path.normpath")
-"""Functions whose result is a path to the same file as their argument."""
+"""Functions that return a path to the same file as their argument."""
 
 CONFIG = re.compile(r"(?i)\w*(cfg|conf|config|args)")
-"""Matches the name of the configuration that Hydra passes to a program."""
 
 JOINED = ("pathlib.Path", "pathlib.PurePath", "os.path.join")
 
 
 def path_of(source: Source, node: ast.expr, file: Path, depth: int = 0) -> Path:
-    """Return the path that an expression in Python source stands for. A path from `__file__` is absolute.
-
-    file: The file of the source. depth: The number of names that were followed.
-
-    UnknownValueError: the path is only known at run time.
-    """
+    """Return the path that an expression in Python source stands for. A path from `__file__` is absolute."""
 
     def inner(node: ast.expr) -> Path:
         return path_of(source, node, file, depth)
@@ -78,12 +72,9 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
 
 
 def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
-    """Return the main configurations whose table `trainer` a call passes on, as in `instantiate(cfg.trainer)`.
+    """Return Hydra's main configurations for a call such as `instantiate(cfg.trainer)`. Return [] for any other call.
 
-    `hydra.main` names them in the file of the call. If this file has no `hydra.main`, the sources that import this file
-    name them. A path that is only known at run time is returned as Path(). Return [] for any other call.
-
-    file, line, column: The place of the call. sources: The checked Python files.
+    `hydra.main` names the configurations. A path that is only known at run time is returned as Path().
     """
     if (source := _source(file)) is None:
         return []
@@ -96,8 +87,7 @@ def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> 
 
 
 def _is_table(node: ast.expr) -> bool:
-    """Return whether an expression is the table `trainer` of a configuration, such as `cfg.trainer` or
-    `cfg["trainer"]`."""
+    """Return whether an expression is the table `trainer` of a configuration, such as `cfg.trainer`."""
     match node:
         case ast.Attribute(value=owner, attr="trainer") | ast.Subscript(value=owner, slice=ast.Constant("trainer")):
             return CONFIG.fullmatch(last_name(owner)) is not None
@@ -105,10 +95,7 @@ def _is_table(node: ast.expr) -> bool:
 
 
 def _mains(file: Path, imported: str = "") -> Iterator[Path]:
-    """Yield the file that each `@hydra.main(config_path="conf", config_name="train")` of a source names.
-
-    imported: Yield none unless the source imports the module of this name. '': any source counts.
-    """
+    """Yield the file that each `@hydra.main(config_path="conf", config_name="train")` of a source names."""
     if (source := _source(file)) is None:
         return
     modules = {part for name in source.imports.values() for part in name.split(".")}
@@ -124,5 +111,4 @@ def _mains(file: Path, imported: str = "") -> Iterator[Path]:
 
 
 def _source(file: Path) -> Source | None:
-    """Return the source of a file that names Hydra. Return None for other files, and if the file is not Python."""
     return source_of(file) if b"hydra" in python_source(file) else None

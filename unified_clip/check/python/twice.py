@@ -1,4 +1,4 @@
-"""Find trainers' clips in Python source beside a clip of unified_clip for the same trainer: they clip twice."""
+"""Find trainers' clips in Python source beside a clip of unified_clip for the same trainer."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
     "integrations.lightning_callback.ClipCallback": ("lightning", "pytorch_lightning"),
 }
-"""For each callback of unified_clip: the packages of the trainers that call it."""
+"""The packages of the trainers that call each callback of unified_clip."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
 """The packages of trainers and optimizers whose own clip stays on after `attach_to`, so that both clip."""
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
-    """Return the packages of the trainers that may call a `ClipCallback` of a file, by the module that it imports."""
+    """Return the packages of the trainers that can call a `ClipCallback` of a file."""
     text = path.read_text("utf-8", "replace")
     names = [name for name in CALLBACKS if name.split(".")[1] in text and "ClipCallback(" in text]
     return {package for name in names for package in CALLBACKS[name]}
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file. Set `twice` for each trainer's clip if unified_clip clips for the same trainer.
+    """Return the clips of a file. Set `twice` for a trainer's clip if unified_clip clips for the same trainer.
 
-    If a trainer of the same package is off in the file, the clip of unified_clip belongs to that trainer. Then `twice`
-    is set only for a trainer whose call contains the callback of unified_clip.
+    If the file also has a trainer of the same package whose clip is off, unified_clip's clip belongs to that trainer.
     """
     own = _own_clips(source)
     off = {use.package for use in uses if use.config is not None and is_off(use.config)}
@@ -49,7 +48,7 @@ def _marked(source: Source, use: ClipUse, own: dict[str, tuple[str, ast.expr]], 
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
-    """Return {package of a trainer: (name, node)} for the clips by unified_clip, such as ("ClipCallback", node)."""
+    """Return the name and the node of each clip by unified_clip, by the package of the trainer."""
     clips: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]

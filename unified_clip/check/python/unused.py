@@ -1,4 +1,4 @@
-"""Find configurations and callbacks in Python source that clip nothing, since no code uses them."""
+"""Find configurations and callbacks in Python source that no code uses, so that they clip nothing."""
 
 from __future__ import annotations
 
@@ -34,17 +34,9 @@ NOT_PASSED = (
 
 
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
-    """Return the clip of a call that makes a `ClipConfig`, with what the file shows about the use of the configuration.
+    """Return the clip of a call that creates a `ClipConfig`. The clip is unknown if no code can use the configuration.
 
-    If the file may use the configuration, for example as an argument, return `use`. If no code can use the
-    configuration, return an unknown clip: the call sets no variable, or a local variable that the file never uses. If
-    only other files can use the configuration, return `use` with `unused`, for `resolved`: the call sets a variable
-    outside of functions, or an attribute. The variable or attribute may also get a list or dict that contains the
-    configuration. `usage.is_use` decides what counts as a use.
-
-    use: The clip, with its effect. A callback has no effect of its own, and an attribute with a callback counts as
-    used.
-    call: The call that makes the configuration or the callback, or a name with this value that code assigns again.
+    If only other files can use the configuration, set `unused`. The function `resolved` then searches the other files.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], usage.PASSES):
@@ -81,14 +73,9 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield each clip. For a configuration with `unused`, decide by the other files whether code uses it.
+    """Yield each clip. For a clip with `unused`, search the other files for code that uses the configuration.
 
-    If another file may use the configuration, yield the clip with `users` and a note instead of `unused`. Yield nothing
-    for a callback that another file may use. If no file uses it, yield an unknown clip. A file may use a variable if it
-    imports the variable or its module, and uses the variable. A file may use an attribute if it uses any attribute of
-    this name.
-
-    uses: The clips, as `marked` returns them. paths: All Python files that are checked.
+    If a file might use the configuration, set `users` and a note instead of `unused`. Otherwise, the clip is unknown.
     """
     files: dict[Path, _File] = {}
     for use in uses:
@@ -112,10 +99,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
-    """Return those of the files in `others` that may use a name that a module defines.
-
-    A file may import the name from the module, or from another of these files that imports the name.
-    """
+    """Return the files in `others` that can import a name of a module, directly or from another of these files."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # other files may import the name from `added`
@@ -123,8 +107,6 @@ def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
 
 
 class _File:
-    """A Python file that may use a configuration of another file. A file that is not valid Python uses none."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -141,7 +123,6 @@ class _File:
         return self.source.nodes if self.source else []
 
     def names(self, name: str) -> bool:
-        """Return whether the text contains a name as a word, or `import *`."""
         return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
 
     def aliases(self, name: str, modules: Set[str]) -> set[str]:
@@ -151,11 +132,8 @@ class _File:
         return {each.asname or name for each in aliases if each.name in (name, "*")}
 
     def uses(self, name: str, modules: Set[str]) -> bool:
-        """Return whether the file may use a name of one of these modules.
-
-        This is so in two cases. The file imports the name from one of the modules, and uses the name. Or the file uses
-        an attribute of this name, and imports one of the modules or has the module's name in a string.
-        """
+        """Return whether the file imports and uses a name of one of these modules, or uses an attribute with
+        the name."""
         if self.source is None:
             return False
         if any(usage.is_used(self.source, each) for each in self.aliases(name, modules)):
@@ -180,5 +158,5 @@ def _names_module(node: ast.AST, modules: Set[str]) -> bool:
 
 
 def _module(path: Path) -> str:
-    """Return the last part of the name by which a file is imported: that of its directory for `__init__.py`."""
+    """Return the last part of the name by which a file is imported. The name of `__init__.py` is its directory."""
     return path.resolve().parent.name if path.stem == "__init__" else path.stem

@@ -1,4 +1,4 @@
-"""Decide whether code uses a clip configuration or callback. Code that prints it clips nothing."""
+"""Decide whether code uses a clip configuration or callback. Code that only prints a configuration clips nothing."""
 
 from __future__ import annotations
 
@@ -17,34 +17,30 @@ METHODS = (
 """The methods of `ClipConfig` that clip, or return an object or settings that clip."""
 
 CONTENTS = ("get", "items", "pop", "setdefault", "values")
-"""The methods of lists and dicts that return an element, such as a configuration."""
 
 PASSES = (
     ast.BinOp, ast.BoolOp, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.List, ast.ListComp, ast.Set,
     ast.Starred, ast.Tuple,
 )  # fmt: skip
-"""Kinds of code whose value is or contains a configuration that is written inside it."""
+"""Kinds of code whose value is or contains a configuration that is written inside the code."""
 
 SHOWS = (
     "ascii", "asdict", "bool", "callable", "critical", "debug", "dir", "dumps", "error", "eval", "exception", "exec",
     "format", "hasattr", "hash", "id", "info", "isinstance", "len", "log", "log_params", "pformat", "pprint", "print",
     "repr", "str", "type", "vars", "warn", "warning", "write",
 )  # fmt: skip
-"""The last parts of the names of functions that show or examine an argument, and do not clip by it."""
+"""Names of functions that show or examine an argument, and do not clip."""
 
 NAMESPACES = ("globals", "locals", "vars")
-"""Functions that return all variables of a scope, if they are called without an argument."""
 
 DEPTH = 5
-"""A chain of names, such as rule = clip, is followed up to this length."""
 
 
 def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int = 0, *, stores: bool = True) -> bool:
-    """Return whether code may clip by the variable `name`: it calls the variable, calls a method that clips, or passes,
-    returns or stores the variable.
+    """Return whether code might call, pass, return or store the variable `name`.
 
-    scope: The function or class that has the variable, or None for a variable of the module. stores: Whether an
-    assignment to an attribute, as in `self.clip = clip`, counts.
+    scope: The function or class that has the variable, or None for a variable of the module.
+    stores: Whether an assignment to an attribute, as in `self.clip = clip`, counts.
     """
     nodes = _references(source, name, scope)
     return any(is_use(source, node, depth) for node in nodes if stores or not _is_stored(source, node))
@@ -58,12 +54,12 @@ def _is_stored(source: Source, node: ast.expr) -> bool:
 
 
 def is_attribute_used(source: Source, name: str) -> bool:
-    """Return whether code may clip by an attribute of this name, of any object except an imported module."""
+    """Return whether code might clip by an attribute of this name. Attributes of imported modules do not count."""
     return any(is_use(source, node) for node in _attribute_references(source, name))
 
 
 def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
-    """Return whether the code around an expression, whose value is a clip configuration, may clip by this value."""
+    """Return whether the code around a clip configuration might clip by the configuration."""
     parent = source.parents[node]
     match parent:
         case ast.Attribute(attr=name):
@@ -90,10 +86,7 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
 
 
 def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    """Return the scope of the variable that an assignment to `name` at `node` sets: a function or class.
-
-    Return None for the module. Apply `global` and `nonlocal`.
-    """
+    """Return the function or class of the variable that an assignment sets, or None for a variable of the module."""
     for scope in source.around(node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
             continue
@@ -115,7 +108,7 @@ def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunc
 
 
 def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
-    """Return whether the target of an assignment is an attribute or an item, or a variable that is used."""
+    """Return whether the target of an assignment is an attribute, an item, or a used variable."""
     scope = scope_of(source, target, target.id) if isinstance(target, ast.Name) else None
     if not isinstance(target, ast.Name) or isinstance(scope, ast.ClassDef):
         return True
@@ -123,10 +116,7 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 
 
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield the expressions whose value is the variable `name`, or all variables of its scope.
-
-    scope: The function or class that has the variable, or None for a variable of the module.
-    """
+    """Yield the expressions whose value is the variable `name`, or all variables of its scope."""
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:
             case ast.Name(id=other, ctx=ast.Load()) if other == name and not _is_shadowed(source, node, name, scope):
@@ -158,7 +148,7 @@ def _attribute_references(source: Source, name: str) -> Iterator[ast.expr]:
 
 
 def _packages(source: Source) -> set[str]:
-    """Return the packages whose functions may have the name of a configuration, such as `torch.clip`."""
+    """Return the packages whose functions can have the name of a configuration, such as `torch.clip`."""
     return source.packages & {"cupy", "jax", "keras", "mlx", "numpy", "paddle", "tensorflow", "torch"}
 
 

@@ -1,4 +1,4 @@
-"""The entries of `check.ignore`: the clips to which they apply, and the effect that they approve."""
+"""Apply the entries of `check.ignore` to the findings."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ NOT_APPROVED = (
 
 
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
-    """Return the index of the first entry that matches the file and the name of a clip, or None if there is none.
+    """Return the index of the first entry that matches the file and the name of a clip, or None.
 
-    For a clip that a file inherits, the file is the one that inherits the clip.
-    root: The directory of the clip configuration.
+    An entry for an inherited clip must match the file that inherits the clip.
     """
     file = use.read or use.path
     return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
@@ -42,12 +41,7 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 def applied(
     rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
-    """Return a finding with the reason of the entry that approves it, or with advice if the entry does not approve it.
-
-    Return the finding itself if no entry has its file and clip. Otherwise, add the index of the entry to `used`.
-
-    use: The clip of the finding. config: The shared configuration. root: The directory of the clip configuration.
-    """
+    """Add the reason of the matching entry to a finding. If the entry does not approve the effect, add advice."""
     index = index_of(rules, use, root)
     if index is None:
         return finding
@@ -59,7 +53,7 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If an entry names only the base file of an inherited clip, return the clip at the place of the inheriting file.
+    """Return an inherited clip at the place of the inheriting file, if an entry names only the base file.
 
     The entry then covers the base file, but not the inheriting file.
     """
@@ -72,10 +66,6 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
 
 
 def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
-    """Return whether a clip whose finding is ignored surely clips, with any settings.
-
-    An unknown clip surely clips only if its entry approves its values. root: The directory of the clip configuration.
-    """
     if use.config is not None:
         return not is_off(use.config)
     index = index_of(rules, use, root)
@@ -83,23 +73,18 @@ def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
 
 
 def approval(rule: Ignore, config: ClipConfig) -> str:
-    """Return the effect that an entry approves, as text, or '' if it approves every effect."""
+    """Return the effect that an entry approves, as text, or '' if the entry approves every effect."""
     parts = {"rule": rule.rule, "threshold": rule.threshold}
     text = ", ".join(f"{name} = {value!r}" for name, value in parts.items() if value is not None)
     return text if rule.rule or rule.threshold is None else f"{text} with the rule {config.rule}"
 
 
 def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
-    """Return whether an entry approves the effect of a clip. An entry with neither `threshold` nor `rule` approves
-    any effect.
+    """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves any
+    effect.
 
-    For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
-    key if each value of a clip key in the file is the threshold or a name of the rule, and no key has the name of
-    another rule. The rule "none" approves 0.
-
-    For any other clip, the entry approves its rule and threshold. A key that the entry lacks, and all other settings,
-    come from the shared configuration. The family and eps may differ. The rule "none" approves any clip that is off,
-    and an optimizer without a clip.
+    For a key that no known trainer reads, the values and the names of the keys must agree with the entry. For any other
+    clip, the settings that the entry lacks come from the shared configuration. The family and eps can differ.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -118,10 +103,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
-    """Return whether all values of the clip keys in a file are the entry's threshold or a name of its rule.
+    """Return whether all values of the clip keys in a file are the entry's threshold or a name of the entry's rule.
 
-    The names of the keys have to allow the rule, too. Return False if no value is a number, or if the entry has no
-    threshold. The rule "none" has the threshold 0, and the names of all rules.
+    The names of the keys have to allow the rule, too. The rule "none" has the threshold 0.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

@@ -1,4 +1,4 @@
-"""Infer the rules that the clip keys of no known trainer may stand for, from their names and values."""
+"""Infer the clipping rule of a key that no known trainer reads, from the names and values of the keys."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from ...config.schema import Rule
 from ..clip_use import NamedValue
 
 ANY_RULE: tuple[Rule, ...] = ("global_norm", "norm", "value")
-"""All rules that clip, the most common one first."""
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "norm": ("norm", "global_norm"), "global_norm": ("global_norm",), "value": ("value",),
 }  # fmt: skip
-"""The rules that a value such as `gradient_clip_algorithm: norm` may name."""
+"""The rules that a value such as `gradient_clip_algorithm: norm` can name."""
 
 NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     (r"value", ("value",)),
@@ -27,12 +26,14 @@ NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 """The rules of a key by its name in lower case. The first pattern that is found in the name decides."""
 
 ONLY_VALUE = re.compile(r"(clip_?)?value")
-"""Matches a name that stands for any threshold if another key names the rule, as in Detectron2: CLIP_VALUE beside
-CLIP_TYPE."""
+"""Matches a name that stands for any threshold if another key names the rule.
+
+An example is CLIP_VALUE beside CLIP_TYPE in Detectron2.
+"""
 
 
 def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
-    """Yield the values in a table or list, and in the tables and lists inside it. Yield any other value itself.
+    """Yield the values in nested tables and lists. Yield any other value itself.
 
     name: The name of `value`. A value inside a table has a dotted name.
     """
@@ -49,8 +50,7 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 def allowed(values: Sequence[NamedValue]) -> list[Rule]:
     """Return the rules that the names and values of all clip keys in a file allow.
 
-    A key such as `grad_clip` allows every rule. `clipnorm` beside `clipvalue`, and a text that names no rule, allow
-    none.
+    A key such as `grad_clip` allows every rule. `clipnorm` beside `clipvalue` allows no rule.
     """
     texts = [RULES.get(str(each.value).lower(), ()) for each in values if not is_number(each.value)]
     names = [_by_name(each.name, has_text=any(texts)) for each in values if is_number(each.value)]
@@ -58,10 +58,7 @@ def allowed(values: Sequence[NamedValue]) -> list[Rule]:
 
 
 def _by_name(name: str, *, has_text: bool) -> tuple[Rule, ...]:
-    """Return the rules of a number by its name. Of a dotted name, the last part that names a rule decides.
-
-    has_text: Whether another value names the rule.
-    """
+    """Return the rules of a number by its name. In a dotted name, the last part that names a rule decides."""
     for part in reversed(name.lower().replace("-", "_").split(".")):
         if has_text and ONLY_VALUE.fullmatch(part):
             continue

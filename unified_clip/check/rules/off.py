@@ -1,4 +1,4 @@
-"""The files of `check.off`: trainers whose own clip has to be off, since the training code clips."""
+"""Check the files of `check.off`, in which the trainer's own clip has to be off."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EDIT = (
 
 
 def marked(use: ClipUse) -> ClipUse:
-    """Return a clip with `must_be_off` set. Return a clip of unified_clip, and an optimizer without a clip, unchanged.
+    """Return a clip with `must_be_off` set. Clips of unified_clip and optimizers without a clip stay unchanged.
 
-    If the file leaves its clip to another file or to the training script (`set_elsewhere`), return the clip as unknown.
+    A file that leaves its clip to another file becomes an unknown clip.
     """
     if use.is_own or use.unclipped:
         return use
@@ -34,12 +34,10 @@ def marked(use: ClipUse) -> ClipUse:
 
 
 def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """Yield a finding for each file of `check.off` that shows no trainer with a clip, since its clip may be on.
+    """Yield a finding for each file of `check.off` without a known trainer, because a clip might be on in the file.
 
-    If the pattern also matches a file with a trainer, skip Python files and base files: they may belong to that
-    trainer. Yield one finding for a file that several patterns match.
-
-    clip: The file of the clip configuration. globs: The patterns. files: The checked files. file_uses: Their clips.
+    If the pattern also matches a file with a trainer, skip Python files and base files, which might belong to the
+    trainer.
     """
     root = clip.resolve().parent
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}

@@ -1,4 +1,4 @@
-"""Find the paths of a command, and the patterns of `check.require`, that have no clip."""
+"""Find paths and patterns of `check.require` that have no clip."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ OTHER_TOOLS = re.compile(
     r"\..*|(package(-lock)?|(ts|js)config(\..*)?|tokenizer(_config)?|vocab|special_tokens_map|(generation|preprocessor)_config)"
     r"\.json|(pyproject|Cargo|netlify)\.toml|(docker-)?compose.*\.ya?ml|(mkdocs|environment|action|codecov)\.ya?ml"
 )
-"""Matches names of files and directories that are for no trainer, such as `.github`. A pattern of `check.explicit` with
-a wildcard leaves them out. A path with such a name needs no clip if another path has one."""
+"""Matches names of files and directories that do not belong to a trainer, such as `.github`."""
 
 NO_KEY = (
     "check.explicit names this file, but the file shows no clip key of a known trainer. So the effect of the trainer "
@@ -51,15 +50,10 @@ def check(
     file_uses: Found,
     ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
-    """Return (findings, notes): a finding for each path, and for each pattern of `check.require`, without a clip.
+    """Return findings and notes for the paths and patterns of `check.require` that have no clip.
 
-    A note is about a path that needs no clip, or about a pattern whose files are outside `paths`. A clip with an
-    unknown effect counts as a clip. A clip that has to be off does not. A configuration that is never used
-    counts for a path, since the report has it, but not for a pattern. The same holds for an ignored clip.
-
-    clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
-    files: The checked files. file_uses: The clips in these files. ignored: The clips whose finding `check.ignore`
-    covers, and that are off or have an unknown effect.
+    A clip with an unknown effect counts, and a clip that has to be off does not. An unused configuration or an ignored
+    clip counts for a path, but not for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -91,13 +85,10 @@ def check(
 
 
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> tuple[list[Finding], list[str]]:
-    """Return (findings, notes): a finding for each Python file of `check.each` that trains and has no clip.
+    """Return findings and notes for the Python files of `check.each` that train and have no clip.
 
-    A clip that has to be off does not count. A file that passes on a setting of unknown value that is named like a clip
-    is unknown. A note is about a file that leaves its clip to a trainer of a library.
-
-    clip: The file of the clip configuration. globs: The patterns. files: The checked files.
-    file_uses: The clips in these files.
+    Files that pass a setting named like a clip are unknown. Files that leave their clip to a library's trainer get a
+    note.
     """
     root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
@@ -138,17 +129,13 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
 
 
 def _is_clip(use: ClipUse) -> bool:
-    """Return whether a clip counts: code uses it, it may be on, and it is not an optimizer without a clip."""
     return not (use.unused or use.must_be_off or use.unclipped)
 
 
 def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:
-    """Yield an unknown clip for each configuration file of `check.explicit` that shows no clip key.
+    """Yield an unknown clip for each configuration file of `check.explicit` without a clip key.
 
-    A pattern with a wildcard applies to TOML, YAML and JSON, and to Python source that may be a configuration. A
-    pattern without a wildcard applies to any file.
-
-    clip: The file of the clip configuration. globs: The patterns. files: The checked files. file_uses: Their clips.
+    A pattern with a wildcard only applies to files that look like a configuration.
     """
     root = clip.resolve().parent
     shows = _files(file_uses.uses) | file_uses.files
@@ -161,7 +148,6 @@ def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses:
 
 
 def _is_configuration(file: Path) -> bool:
-    """Return whether a file may be a trainer's configuration, by its suffix and name."""
     suffix = file.suffix.lower()
     if suffix == PYTHON:
         return trainer_files.may_be_configuration(file)
@@ -169,11 +155,7 @@ def _is_configuration(file: Path) -> bool:
 
 
 def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
-    """Return sentences, after a space, about the `files` that leave their clip to another file or to the script.
-
-    Return '' if no file does.
-    also: The end of the advice to pass that file, too.
-    """
+    """Return sentences about the files that leave their clip to another file or to the script, or ''."""
     names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""
@@ -183,18 +165,14 @@ def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files that have these clips, or use a configuration with these clips."""
+    """Return the real paths of the files that have these clips or use their configurations."""
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: Found
 ) -> Iterator[tuple[Path, Finding]]:
-    """Yield (path, finding) for each path that has no file with a clip.
-
-    clip: The file of the clip configuration. paths: The paths that the user passed. files: The checked files.
-    file_uses: The clips in these files.
-    """
+    """Yield the path and the finding for each path that has no file with a clip."""
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
@@ -208,7 +186,7 @@ def _paths_without_clip(
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:
-    """Return whether one of `paths` contains the directory or file that a pattern names before its first wildcard."""
+    """Return whether `paths` contain the directory or file that a pattern names before its first wildcard."""
     fixed = WILDCARD.split(glob)[0]
     folder = root / (fixed if fixed == glob else fixed.rpartition("/")[0])
     return any(Path(os.path.realpath(folder)).is_relative_to(path.resolve()) for path in paths)

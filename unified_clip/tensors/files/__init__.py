@@ -61,7 +61,7 @@ SETTING = "set python under [frameworks.{}] of the suite"
 
 @cache
 def scratch() -> Path:
-    """Return the directory for converted gradients. It is removed when this process ends."""
+    """Return the directory for converted gradients. The directory is removed when this process ends."""
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path
@@ -79,10 +79,11 @@ def read(
     Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
     returned only if `only` has its full name.
 
-    The arrays are contiguous, read-only `np.memmap`s, which may be unaligned. Empty arrays are plain NumPy arrays.
+    The arrays are contiguous, read-only `np.memmap`s, which can be unaligned. Empty arrays are plain NumPy arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
-    scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
+    scratch: A directory for tensors that cannot be mapped inside the file. Keep the directory as long as you use the
+        gradients.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
     pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
         suite.
@@ -114,11 +115,11 @@ def call(
 ) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name.
 
-    The function runs in another process, on the CPU. Its tensors may be of any framework. Booleans and integers are
+    The function runs in another process, on the CPU. Its tensors can be of any framework. Booleans and integers are
     left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
-    scratch: A directory for the tensors. Keep it as long as you use the gradients.
+    scratch: A directory for the tensors. Keep the directory as long as you use the gradients.
     framework: The key `framework` of the function in the suite, for the advice in errors.
 
     Raise UnreadableError if the function does not exist, fails, returns no gradients, or exceeds a limit.

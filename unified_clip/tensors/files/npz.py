@@ -18,7 +18,7 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""The method deflate expands one byte to at most this number of bytes."""
+"""The largest number of bytes to which the method deflate can expand one byte."""
 
 LOCAL_HEADER = 30
 """The size of a member's header before its name. The last four bytes are the lengths of the name and of the extra

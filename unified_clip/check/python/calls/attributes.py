@@ -1,4 +1,4 @@
-"""Thresholds in attributes that one line of a class sets, such as `self.limit = limit` in `__init__`."""
+"""Find thresholds in attributes, such as `self.limit = limit` in `__init__`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..steps.flow import assigned
 from .parsed import SETTERS, with_derived
 
 NAMING = (ast.AnnAssign, ast.Attribute, ast.BinOp, ast.ClassDef, ast.Compare, ast.FunctionDef, ast.Subscript, ast.arg)
-"""Code around the name of a class that creates no object of the class, such as a type."""
+"""Code that names a class without creating an object, such as a type."""
 
 
 class Attribute(NamedTuple):
@@ -29,22 +29,19 @@ class Attribute(NamedTuple):
     """The constant, or the default of the parameter."""
 
     parameter: str = ""
-    """The parameter of `__init__` whose value the attribute gets, or '' for a constant."""
+    """The parameter of `__init__` that sets the attribute, or '' for a constant."""
 
     position: int = 0
     """The index of the parameter, without `self`."""
 
     is_in_init: bool = True
-    """Whether `__init__` sets the attribute, not the body of the class."""
 
 
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
-    """Return (option, number) for a threshold in an attribute, or None if other code may set the threshold.
+    """Return the option and the number of a threshold in an attribute, or None if other code might set the threshold.
 
-    The option is the parameter of `__init__` whose default is the number, such as "Trainer.max_grad_norm". It is '' if
-    the attribute is a constant.
-
-    code: The code of the threshold, such as "self.max_grad_norm". paths: The other checked Python files.
+    The option is the parameter with the number as its default, such as "Trainer.max_grad_norm". The option is '' for a
+    constant.
     """
     owner, _, name = code.partition(".")
     around = source.around(clip) if clip is not None and owner == "self" else ()
@@ -63,7 +60,6 @@ def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]
 
 
 def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -> bool:
-    """Return whether one of these files may set the attribute, also in a class that derives from one of `classes`."""
     texts = {path: python_source(path) for path in paths}
     sources: dict[Path, Source] = {}
     before = 0
@@ -79,7 +75,7 @@ def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -
 
 
 def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
-    """Return the attribute of a class if exactly one line of its body or its `__init__` sets it, else None."""
+    """Return the attribute of a class if exactly one line sets it, else None."""
     init = next((each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     inner = list(ast.walk(init)) if init is not None else []
     in_class, in_init = _values(owner.body, name), _values(inner, f"self.{name}")
@@ -101,7 +97,6 @@ def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
 
 
 def _values(nodes: Iterable[ast.AST], target: str) -> list[ast.expr]:
-    """Return the values that statements among `nodes` give to a target. `target`: its code."""
     return [value for node in nodes for each, value, _ in assigned(node) if ast.unparse(each) == target]
 
 
@@ -110,11 +105,7 @@ def _stores(node: ast.AST, name: str) -> bool:
 
 
 def _may_set(source: Source, attribute: Attribute, classes: Set[str], *, is_other: bool = False) -> bool:
-    """Return whether code of a file may set the attribute, or may pass a value for the parameter of the class.
-
-    classes: The class, and the classes that derive from it. is_other: Whether this is not the file of the class. Such a
-    file counts only if its code names one of the classes. Then code that sets an attribute of this name counts, too.
-    """
+    """Return whether code of a file might set the attribute, or pass a value for the parameter."""
     named = {getattr(node, key, "") for node in source.nodes if is_other for key in ("id", "attr", "name")}
     if is_other and not named & classes:
         return False

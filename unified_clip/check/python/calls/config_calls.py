@@ -24,11 +24,10 @@ METHOD_KINDS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "attach_to": "attached", "clip_": "in place",
     "pairs": "functional",
 }  # fmt: skip
-"""The kind of each method of `ClipConfig` that clips."""
 
 
 class Own(NamedTuple):
-    """A configuration that a variable or attribute has, or a clipper of that configuration."""
+    """A configuration in a variable or attribute, or a clipper of the configuration."""
 
     config: ClipConfig
     is_clipper: bool = False
@@ -37,11 +36,9 @@ class Own(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, Own] = MappingProxyType({})
 ) -> dict[str, Own]:
-    """Return {code of a variable or attribute: configuration} for the known configurations that a file makes.
+    """Return the known configurations of a file, by the code of the variable or attribute.
 
-    Follow assignments of these variables, as in `self.clip = CLIP`, and clippers, as in `clip = CLIP.clipper(model)`.
-
-    imports: The configurations that the file imports, by name.
+    Follow assignments such as `self.clip = CLIP`, and clippers such as `clip = CLIP.clipper(model)`.
     """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
     assignments = [pair for node in source.nodes for pair in assigned(node)]
@@ -72,10 +69,7 @@ def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int]
 
 
 def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
-    """Yield each clipper that its file does not use, as `unused.marked` returns it.
-
-    Also yield an assignment such as `self.clip = CLIP`, if the file uses neither the attribute nor the configuration.
-    """
+    """Yield each clipper, and each attribute with a configuration, that its file does not use."""
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
@@ -96,17 +90,12 @@ def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Ite
 
 
 def imported(source: Source, module: str, known: Mapping[str, Own]) -> dict[str, Own]:
-    """Return {name: configuration} for the configurations that a file imports from a module.
-
-    known: The configurations of the module, by name.
-    """
     nodes = [node for node in source.nodes if isinstance(node, ast.ImportFrom)]
     names = [alias for node in nodes if (node.module or "").rpartition(".")[2] == module for alias in node.names]
     return {alias.asname or alias.name: known[alias.name] for alias in names if alias.name in known}
 
 
 def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, str, Own]]:
-    """Yield (call, method, configuration) for each call of a configuration in `known`, or of a clipper."""
     for call in source.calls:
         method, own = _method(call, known)
         if own is not None:
@@ -114,7 +103,7 @@ def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, 
 
 
 def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
-    """Yield each call of a configuration in `known` whose effect differs from the configuration, or is unknown."""
+    """Yield each call whose effect is unknown, or differs from its configuration."""
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:
@@ -127,7 +116,6 @@ def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipU
 
 
 def _method(call: ast.Call, known: Mapping[str, Own]) -> tuple[str, Own | None]:
-    """Return (method, configuration) for a call of a known configuration. For other calls, configuration is None."""
     if (own := _own(call.func, known, {})) is not None:
         return "__call__", own
     if isinstance(call.func, ast.Attribute) and call.func.attr in METHOD_KINDS:

@@ -1,4 +1,4 @@
-"""Find the effect of a clip call by its place in the code, by the same rules for frameworks and unified_clip."""
+"""Find the effect of a clip call by its place in the code."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ NO_NUMBER = "The threshold is {value}, which is not a number: training fails, or
 
 
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:
-    """Return the effect of a clip call: `config`, with the parameters that the call selects.
+    """Return the effect of a clip call: `config` with the parameters that the call selects.
 
-    config: The effect of the call on its own parameters. kind: "in place", "functional" for a function that returns
-    gradients, "class" for a class or transformation, or "attached" for `attach_to`. has_names: Whether the call has the
-    parameters' names in the whole model, as a clipper does.
+    kind: "in place", "functional", "class", or "attached" for `attach_to`. A functional clip returns gradients.
+    has_names: Whether the call has the names of the model's parameters, as a clipper does.
 
-    ConfigError: the call clips nothing, or its effect is unknown. The message has the reason.
+    Raise ConfigError if the call clips nothing, or if its effect is unknown.
     """
     order.check_runs(source, call)
     if kind == "attached":
@@ -46,13 +45,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
 
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
-    """Return (reason, settings) of a clip whose threshold is only known at run time, or is not a number.
-
-    In the settings, 1 stands for the threshold.
-
-    call: The call that clips, or None for an argument of a trainer. meaning: The effect, from `unified-clip port`.
-    kind: "in place", "functional", "class" or "attached", as `of_call` describes them.
-    """
+    """Return the reason why a threshold is unknown, and the settings of the clip with the threshold 1."""
     why = RUN_TIME.format(code=meaning.threshold)
     with contextlib.suppress(ConfigError, SyntaxError):
         value = source.constant(ast.parse(meaning.threshold, mode="eval").body)
@@ -66,7 +59,6 @@ def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning
 
 
 def kind_of(function: ClipFunction) -> str:
-    """Return the kind of a function: "class" for optax, "functional" for `clip_by_...`, else the kind from `port`."""
     if function.name.startswith("optax."):
         return "class"
     return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind

@@ -1,4 +1,4 @@
-"""Thresholds that a script reads from its command line: their defaults, and the command lines that set them."""
+"""Find thresholds that a script reads from its command line."""
 
 from __future__ import annotations
 
@@ -24,43 +24,30 @@ from . import parsed
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
 
 SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
-"""Matches the file name of a Python script."""
 
 
 class Option(NamedTuple):
-    """An option of the command line."""
-
     name: str
     """The name of the option's value in Python, such as "max_grad_norm". '' if the parser converts the value."""
 
     shown: str
-    """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm".
-
-    If the option has several names, such as "-c" and "--max-grad-norm": the first one that is not named like a clip.
-    """
+    """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
 
     default: float | None
-    """The default. None if there is none, or if it is not a number."""
-
     is_clip: bool
-    """Whether all names of the option are names of a clip."""
 
 
 class _Definition(NamedTuple):
     names: list[str]
     default: ast.expr
     is_plain: bool = True
-    """Whether the value is the number on the command line, without another conversion."""
+    """Whether the value is the number on the command line, without a conversion."""
 
     owner: str = ""
-    """The class whose field the option is."""
 
 
 def find(source: Source, code: str) -> Option | None:
-    """Return the option that an expression reads, such as `args.max_grad_norm`.
-
-    Return None if the expression reads no option of a parser in the source, or if other code may set the value.
-    """
+    """Return the option that an expression such as `args.max_grad_norm` reads, or None if other code might set it."""
     try:
         node = source.followed(ast.parse(code, mode="eval").body)
     except SyntaxError:
@@ -85,13 +72,9 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. A command line that passes a threshold to a script gets the effect of the script's clip.
+    """Return all clips. A clip on a command line gets the effect of the script that reads the threshold.
 
-    A command line belongs to the scripts that its line names. If the line names none, it belongs to all scripts that
-    its file names. Each of these scripts must be a checked file, and must read the option as the threshold of a clip.
-    If the scripts clip by several rules, the effect is unknown.
-
-    uses: All clips in files and in Python source. scripts, sources: The checked shell scripts and Python files.
+    A command line belongs to the scripts that the line names, or else to all scripts that the file names.
     """
     readers = [use for use in uses if use.package and use.option]
     uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses
@@ -100,10 +83,7 @@ def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[P
 
 
 def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield a clip for each option, such as `--max-grad`, that only abbreviates the name of a clip's option.
-
-    readers: The clips whose options are abbreviated, in Python files that the command runs.
-    """
+    """Yield a clip for each option that abbreviates the option of a clip, such as `--max-grad`."""
     for path in scripts:
         for setting in command_lines.settings(path.read_text("utf-8", "replace")):
             use = command_lines.use(path, setting)
@@ -113,7 +93,7 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
 
 
 def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    """Return whether argparse reads an abbreviated option as the option of a clip: no other option begins with it."""
+    """Return whether argparse reads an abbreviated option as the option of a clip."""
     name = name.replace("-", "_")
     if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
         return False
@@ -124,7 +104,7 @@ def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. An option's default is unknown if a module that the script imports assigns to the option."""
+    """Yield the clips. If an imported module assigns to an option, the default of the option is unknown."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
     texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
     for use in uses:
@@ -157,7 +137,7 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    """Return the file names of the scripts in a command line, or in its whole file if the line has none."""
+    """Return the file names of the scripts in a command line, or in the whole file if the line names none."""
     lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
     first = last = min(use.line, len(lines)) - 1
     while first > 0 and lines[first - 1].endswith("\\"):
@@ -168,7 +148,6 @@ def _scripts(use: ClipUse) -> set[str]:
 
 
 def _definitions(source: Source, name: str) -> Iterator[_Definition]:
-    """Yield each definition of an option in the source. `name`: the name of the option's value in Python."""
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=names, keywords=keywords):
@@ -187,7 +166,7 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
 
 
 def _of_argument(names: Sequence[ast.expr], given: dict[str | None, ast.expr], name: str) -> _Definition | None:
-    """Return the definition of `add_argument(*names, **given)`, or None if it defines an option of another name."""
+    """Return the definition of `add_argument(*names, **given)`, or None if the call defines another option."""
     texts = [each.value for each in names if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     option = next((text for text in texts if text.startswith("--")), "")
     destination = given.get("dest", ast.Constant(option.lstrip("-").replace("-", "_")))

@@ -1,4 +1,4 @@
-"""Find clip calls that never run, or run when the optimizer does not use the gradients that they clip."""
+"""Find clip calls that never run, or run before the gradients exist or after they were used."""
 
 from __future__ import annotations
 
@@ -26,17 +26,13 @@ DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothi
 
 
 _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, frozenset()))
-"""Returns the backward passes and steps of a file. They are the same for all clips of the file."""
+"""Returns the backward passes and steps of a file, which are the same for all clips of the file."""
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
-    """Check the order of a call that clips gradients, among the calls in the same loop or function.
+    """Raise ConfigError if a clip comes after the optimizer's step, comes before `backward`, or skips some steps.
 
-    If its function has no backward pass and no step, check each call of this function in the file.
-
-    depth: The number of functions that were followed to their calls.
-
-    ConfigError: the call comes after the optimizer's step or before `backward`, or it skips some steps.
+    If the function of the clip has no backward pass and no step, check each call of the function.
     """
     events = _events(source, call)
     for caller in _timeline(source).callers(call) if not events and depth < MAX_DEPTH else ():
@@ -58,11 +54,7 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
 
 
 def check_attached(source: Source, call: ast.Call) -> None:
-    """Check the order of a call of `attach_to`.
-
-    ConfigError: the handle is detached at once, the call comes after all training in its function, or a later line
-        builds another optimizer in the same variable, to which no clip is attached.
-    """
+    """Raise ConfigError if a call of `attach_to` does not clip the steps of the optimizer."""
     if getattr(source.parents[call], "attr", "") == "detach":
         raise ConfigError(DETACHED + ADVICE)
     events = [event for event in _timeline(source).local(call) if event.kind == "step"]
@@ -73,11 +65,7 @@ def check_attached(source: Source, call: ast.Call) -> None:
 
 
 def _replaced(source: Source, call: ast.Call) -> int | None:
-    """Return the line after a call of `attach_to` that builds another optimizer in the same variable, or None.
-
-    A line does not count if another `attach_to` with this variable follows, or if the code may later detach the clip by
-    its handle.
-    """
+    """Return the line that builds another optimizer after `attach_to`, in the same variable, or None."""
     name, function = attached(call), source.function(call)
     if not isinstance(source.parents[call], ast.Expr):
         return None
@@ -92,7 +80,7 @@ def _replaced(source: Source, call: ast.Call) -> int | None:
 
 
 def check_runs(source: Source, call: ast.Call) -> None:
-    """Check the conditions around a call. ConfigError: the call never runs, as in `if False`."""
+    """Raise ConfigError if a constant condition, as in `if False`, prevents a call."""
     inner: ast.AST = call
     for outer in source.around(call):
         if isinstance(outer, FUNCTIONS):
@@ -116,7 +104,7 @@ def _wrong(text: str, event: Event, test: str = "") -> ConfigError:
 
 
 def _events(source: Source, call: ast.Call) -> list[Event]:
-    """Return the events of the nearest loop or function around a call that has events, in the order of the source."""
+    """Return the events of the nearest loop or function around a call that has events."""
     events = _timeline(source).local(call)
     for region in source.around(call):
         if isinstance(region, (ast.For, ast.While, ast.Module, *FUNCTIONS)):
@@ -127,7 +115,7 @@ def _events(source: Source, call: ast.Call) -> list[Event]:
 
 
 def _counting(source: Source, node: ast.AST) -> list[str]:
-    """Return the conditions around a node, within its function, that count steps by `%`."""
+    """Return the conditions around a node that count steps by `%`."""
     outers = itertools.pairwise([node, *source.around(node)])
     steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), outers)
     tests = [outer.test for inner, outer in steps if isinstance(outer, ast.If) and inner in outer.body]

@@ -1,4 +1,4 @@
-"""Decide whether an object of a script, such as `args`, has the values of the command line, and no others."""
+"""Decide whether an object of a script, such as `args`, only has values from the command line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
 FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
 
 ATTRIBUTES = re.compile(r"vars\(|__dict__|globals\(|locals\(")
-"""Matches code of an object's attributes as a dict, or of variables as a dict."""
+"""Matches code that gets the attributes of an object, or variables, as a dict."""
 
 SETTERS = frozenset({"setattr", "__setattr__", "set_default", "set_defaults", "exec"})
-"""Functions that set values by names that only run time may know."""
+"""Functions that can set values by names that are only known at run time."""
 
 CHANGES = re.compile(r"_*(update|load|merge|set|override|from|read|pop|clear|replace|__setitem__)")
-"""Matches the names of methods that may set attributes of an object, or items of a dict."""
+"""Matches the names of methods that can set attributes of an object, or items of a dict."""
 
 CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 """Arguments of parsers that also read options from files."""
 
 
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
-    """Return whether an expression, such as `args.max_grad_norm`, surely has the value of the command line.
+    """Return whether an expression such as `args.max_grad_norm` surely has the value of the command line.
 
     owner: The class that has the option as a field, or '' for an option of a parser.
     """
@@ -48,7 +48,7 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
 
 
 def with_derived(source: Source, classes: Set[str]) -> set[str]:
-    """Return the names of these classes, and of the classes of a file that derive from them."""
+    """Return the names of the classes, and of the classes of a file that derive from them."""
     names, before = {*classes}, -1
     while before < len(names):
         before = len(names)
@@ -61,7 +61,7 @@ def with_derived(source: Source, classes: Set[str]) -> set[str]:
 
 
 def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
-    """Return whether any code may set the option, except for the parser and the option's own default."""
+    """Return whether code might set the option. The parser and the option's own default do not count."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store()):
             return name in (read.attr, "default", "__dict__")
@@ -92,7 +92,6 @@ def _is_attributes(source: Source, table: ast.expr) -> bool:
 
 
 def _is_same(value: ast.AST, name: str) -> bool:
-    """Return whether an expression is an object's name or attribute, as `args` and `self.args` are for "args"."""
     is_own = isinstance(value, ast.Attribute) and last_name(value.value) == "self"
     return last_name(value) == name and (isinstance(value, ast.Name) or is_own)
 
@@ -104,11 +103,7 @@ def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
 
 
 def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
-    """Yield the values of a name. If `kind` is `ast.Attribute`, also yield the values of attributes of this name.
-
-    In `args, rest = parse()`, the value of `args` is the whole of `parse()`. For other bindings, such as the variable
-    of a loop, yield the code around the name.
-    """
+    """Yield the values that a name gets. The value of a loop variable is unknown, so yield the code around the name."""
     for node in _stores(source, name):
         if isinstance(node, ast.Attribute) and kind is ast.Name:
             continue
@@ -129,10 +124,7 @@ def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Ite
 
 
 def _passed(source: Source, name: str) -> Iterator[ast.AST]:
-    """Yield the arguments that calls in the source pass to parameters of this name.
-
-    Yield each lambda with such a parameter itself, since its calls are unknown.
-    """
+    """Yield the arguments that calls in the source pass to parameters of this name."""
     for node in source.nodes:
         if not isinstance(node, FUNCTIONS):
             continue
@@ -155,7 +147,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 
 
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression reads the command line, or makes an object of a class with its defaults.
+    """Return whether an expression reads the command line, or creates an object of a class with its defaults.
 
     classes: The classes that have the option as a field. Empty for an option of a parser.
     """
@@ -174,7 +166,7 @@ def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
 
 
 def _calls_parser(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression calls a function of the source that reads and returns the command line."""
+    """Return whether an expression calls a function of the source that returns the parsed command line."""
     if not isinstance(value, ast.Call):
         return False
     name = last_name(value.func)

@@ -17,15 +17,13 @@ REPLACED = (
     "the two lines."
 )
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
-"""Kinds of code whose value contains a clip that is written inside it."""
+"""Kinds of code whose value contains a clip that is written inside the code."""
 
 
 def check(source: Source, call: ast.Call) -> None:
-    """Check the use of the result of a clip.
+    """Raise ConfigError if no code uses the result of a clip.
 
-    Another file may use a variable outside of functions, so only a second assignment to it is an error.
-
-    ConfigError: no code uses the result, or the variable that gets it has another value before it is used.
+    Another file can use a variable of the module, so only a second assignment to the variable is an error.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
@@ -46,7 +44,7 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
-    """Check the statements after an assignment. ConfigError: one assigns to `name` before any reads `name`."""
+    """Raise ConfigError if a later statement assigns to `name` before any statement reads `name`."""
     parent = source.parents[statement]
     blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and statement in block]
     for following in blocks[0][blocks[0].index(statement) + 1 :] if blocks else ():
@@ -59,11 +57,7 @@ def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
 
 
 def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
-    """Return whether code of a function may read a variable after an assignment.
-
-    Three kinds of code count: later lines, all lines of a loop around the assignment, and functions inside this
-    function.
-    """
+    """Return whether code of a function might read a variable after an assignment."""
     loops = {outer for outer in source.around(statement) if isinstance(outer, ast.For | ast.While)}
     for node in _reads(scope, name):
         around = list(source.around(node))

@@ -1,4 +1,4 @@
-"""Find the clips of unified_clip's own functions, and of `ClipConfig`, in Python source."""
+"""Find clips by unified_clip's own functions and by `ClipConfig` in Python source."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ RUN_TIME_PATH = (
 
 
 class OwnFunction(NamedTuple):
-    """A function or class of unified_clip: its kind, rule and family, and the parameters that set the threshold."""
-
     kind: str
     rule: str
     family: str
@@ -44,10 +42,7 @@ class OwnFunction(NamedTuple):
 
 @cache
 def _own_functions() -> dict[str, OwnFunction]:
-    """Return {name: function} for unified_clip's functions and classes that clip.
-
-    Each has the rule and family of the framework's function that it replaces.
-    """
+    """Return unified_clip's clipping functions and classes by name."""
     native = (function for function in clip_functions().values() if function.replacement and function.rule)
     own: dict[str, OwnFunction] = {}
     for function in native:
@@ -59,10 +54,9 @@ def _own_functions() -> dict[str, OwnFunction]:
 
 
 def uses(path: Path) -> list[ClipUse]:
-    """Return the clips by unified_clip in a Python file: the uses of its functions and of `ClipConfig`.
+    """Return the clips by unified_clip in a Python file.
 
-    If the file names unified_clip and is not valid Python, return one unknown clip. Also return one if names are only
-    known at run time, because of `import *` or `getattr`.
+    Return one unknown clip if the file is not valid Python, or if `import *` or `getattr` hides the names.
     """
     text = python_source(path).decode("utf-8", "replace")
     if OWN not in text:
@@ -90,12 +84,7 @@ def uses(path: Path) -> list[ClipUse]:
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip of code that uses a name of unified_clip, with the reason if the effect is unknown.
-
-    Return None if the code clips nothing by itself. A function that is assigned or passed on, not called, is unknown.
-
-    path: The file. name: The name within unified_clip, such as "torch.clip_grad_norm_". node: The place of the name.
-    """
+    """Return the clip of code that uses a name of unified_clip, or None if the code clips nothing by itself."""
     call = source.parents[node]
     last = name.rpartition(".")[2]
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else OWN
@@ -127,10 +116,6 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
 
 
 def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:
-    """Return the settings of a call of unified_clip's function, with 1 in place of its threshold.
-
-    Return None for any other call, and if another argument is only known at run time.
-    """
     if name not in _own_functions():
         return None
     with contextlib.suppress(ConfigError):
@@ -144,9 +129,7 @@ def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
     """Return the file that a call of `ClipConfig.load` or `import_from` reads.
 
-    Look for it in the directory of the source `path`, and in those above it.
-
-    ConfigError: the call passes no file, its path is only known at run time, or there is no such file.
+    Look for the file in the directory of the source, and in the directories above.
     """
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
     if not passed:
@@ -163,12 +146,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 
 
 def _config(source: Source, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:
-    """Return the clip configuration with the effect of a call of unified_clip's function.
-
-    name: The function's name. threshold: The keys of the configuration that set the threshold.
-
-    ConfigError: another argument is only known at run time, or an argument is not valid.
-    """
+    """Return the clip configuration with the effect of a call of unified_clip's function."""
     function, passed = _own_functions()[name], _passed(call, name)
     settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
     if "norm_type" in passed:
@@ -179,10 +157,6 @@ def _config(source: Source, call: ast.Call, name: str, threshold: dict[str, Any]
 
 
 def _threshold(source: Source, call: ast.Call, name: str) -> dict[str, Any]:
-    """Return the keys of a configuration that set the threshold of a call of unified_clip's function.
-
-    ConfigError: the threshold is only known at run time, or the call passes none.
-    """
     function, passed = _own_functions()[name], _passed(call, name)
     limits = [source.constant(passed[limit]) for limit in function.limits if limit in passed]
     if not limits:
@@ -194,6 +168,5 @@ def _threshold(source: Source, call: ast.Call, name: str) -> dict[str, Any]:
 
 
 def _passed(call: ast.Call, name: str) -> dict[str, ast.expr]:
-    """Return the arguments of a call of unified_clip's function, by the names of its parameters."""
     passed = dict(zip(positional_parameters(name), call.args, strict=False))
     return passed | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}

@@ -1,4 +1,4 @@
-"""Find classes that leave their clip to a base class: a class of a checked file, or a trainer of a library."""
+"""Find classes that leave their clip to a base class, or to a trainer of a library."""
 
 from __future__ import annotations
 
@@ -14,24 +14,20 @@ from ...notebooks.cells import python_source, source_of
 from .flow import Flow
 
 CLASS = re.compile(r"^[ \t]*class\s+\w+\s*\(([^()]*)\)", re.MULTILINE)
-"""Matches a class, with its base classes."""
 
 BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
-"""Matches the name of a base class that may be of a library."""
+"""Matches the name of a base class that might belong to a library."""
 
 Classes = Mapping[str, str]
-"""For the name of each class that leaves its clip to a base class: the full name of a library's trainer, such as
-"speechbrain.Brain". '' for a base class of a checked file."""
+"""The library's trainer, such as "speechbrain.Brain", for each class that leaves its clip to a base class.
+
+The trainer is '' if the base class is in a checked file.
+"""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return `Classes` with the functions and classes in `names`, and with classes that derive from them or a trainer.
-
-    Each name in `names` has the value ''.
-
-    names: The functions and classes that clip in the checked files. files: The checked files.
-    """
+    """Return the names that clip, and the classes that derive from them or from a trainer."""
     classes = dict.fromkeys(names, "")
     bases: dict[Path, set[str]] = {}
     for file in files:
@@ -50,7 +46,7 @@ def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
 
 
 def inheriting(source: Source, known: Classes) -> dict[str, str]:
-    """Return the classes of a file that leave their clip to a base class. `known`: the classes of all checked files."""
+    """Return the classes of a file that leave their clip to a base class."""
     nodes = {node.name: node for node in source.nodes if isinstance(node, ast.ClassDef)}
     classes: dict[str, str] = {}
     for _ in nodes:
@@ -64,12 +60,9 @@ def inheriting(source: Source, known: Classes) -> dict[str, str]:
 
 
 def left(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
-    """Return the optimizers that other code clips, each with its trainer as in `Classes`.
+    """Return the optimizers that other code clips, each with its trainer.
 
-    Such an optimizer is built in the code of a class that leaves its clip to a base class. Or it is passed to such a
-    class, or to a trainer of a library.
-
-    built: The calls and names of the optimizers of the file. known: Returns the classes of all checked files.
+    A class that leaves its clip to a base class builds or gets such an optimizer.
     """
     has_bases = any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes)
     classes = inheriting(source, known()) if built and has_bases else {}

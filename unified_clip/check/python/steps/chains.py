@@ -1,4 +1,4 @@
-"""Find optimizers without a clip, in a file that builds another optimizer with a clip: optax, Keras and Paddle."""
+"""Find optimizers without a clip beside optimizers with a clip: optax, Keras and Paddle."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ ELSEWHERE = (
 )
 PACKAGES = {"optax": "optax", "paddle": "paddle", "keras": "keras", "tensorflow": "keras", "tf_keras": "tf_keras"}
 SETTING = re.compile(r"(?i)clip|grad_?norm|max_?norm")
-"""Matches the name of a clip setting in a condition."""
 
 WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage", "chain")
 """The ends of the names of optimizers that wrap another optimizer."""
 
 
 class _Place(NamedTuple):
-    """A place where code gets an optimizer: the call that builds it, or a call of a function that returns it."""
+    """The call that builds an optimizer, or a call of a function that returns the optimizer."""
 
     node: ast.expr
     code: str
@@ -43,14 +42,8 @@ class _Place(NamedTuple):
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a `ClipUse` for each optimizer without a clip, if the file builds another optimizer with a clip.
 
-    If the same function builds both optimizers, the optimizer surely has no clip, and its `ClipUse` has
-    `unclipped = True`. All other optimizers without a clip share one `ClipUse`.
-
-    Leave out an optimizer in a branch of an `if` whose condition names a clip setting, because its clip is off. Also
-    leave out an optimizer that such a branch replaces by an optimizer with a clip.
-
-    owners: The code of optimizers whose steps are in the file. `unclipped.py` judges these by their steps, unless the
-    file also builds the same optimizer with a clip, as in another branch of an `if`.
+    If one function builds both optimizers, `unclipped` is True. All other optimizers without a clip share one
+    `ClipUse`.
     """
     places = {each.node: each for each in _places(source, timeline)}.values()
     clipped = [each for each in places if each.is_clipped]
@@ -80,7 +73,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers of PACKAGES. If no place of an optimizer clips, or all do, yield one place."""
+    """Yield the places of the optimizers. Yield one place for an optimizer if no place clips, or if all places clip."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):
@@ -102,7 +95,7 @@ def _code(node: ast.expr) -> str:
 
 
 def _is_switch(source: Source, node: ast.expr) -> bool:
-    """Return whether a condition with the name of a clip setting decides about code, as in `if args.clip_norm:`."""
+    """Return whether a condition such as `if args.clip_norm:` decides about code."""
     tests = (outer.test for outer in source.around(node) if isinstance(outer, ast.If | ast.IfExp))
     return any(SETTING.search(ast.unparse(test)) for test in tests)
 
@@ -113,7 +106,6 @@ def _targets(source: Source, node: ast.expr) -> set[str]:
 
 
 def _assigned(source: Source, node: ast.expr) -> set[str]:
-    """Return the code of the variables of the assignment around a node."""
     statement = next(outer for outer in source.around(node) if isinstance(outer, ast.stmt))
     return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
 

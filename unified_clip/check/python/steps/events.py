@@ -17,33 +17,31 @@ MAX_DEPTH = 4
 """Calls of functions of the file are followed up to this depth."""
 
 APPLY = ("apply_gradients", "apply")
-"""Methods of Keras' optimizers that take gradients."""
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
-"""Methods and functions that change parameters, also if their object is not an optimizer."""
+"""Methods and functions that change parameters, even if their object is not an optimizer."""
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""A branch of an `if`: the calls that lead to it, the `if`, and whether it is the first branch."""
+"""The calls that lead to an `if`, the `if`, and whether the branch is the first one."""
 
 
 class Event(NamedTuple):
-    """A call that computes gradients ("backward"), clips them, or uses them in a step of an optimizer.
+    """A call that computes gradients ("backward"), clips gradients, or uses gradients in a step of an optimizer.
 
-    A call has the kind "unscale" if it may divide the gradients by the scale of a `GradScaler`.
+    The kind "unscale" means that the call might divide the gradients by the scale of a `GradScaler`.
     """
 
     kind: Literal["backward", "unscale", "clip", "step"]
     call: ast.Call
     owner: str = ""
-    """For a step: the code of the optimizer, such as "self.opt_d". "" if there is none, as in `model.fit`."""
+    """The code of the optimizer for a step, such as "self.opt_d". '' if there is none, as in `model.fit`."""
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
-    """The functions of the file around the call, each with the call that runs it, the innermost first."""
+    """The functions of the file around the call, each with the call that runs the function. The innermost is first."""
 
     def excludes(self, other: Event) -> bool:
-        """Return whether two events are in different branches of one `if`."""
         return _exclude(self.branches, other.branches)
 
 
@@ -52,8 +50,6 @@ def _exclude(left: frozenset[Branch], right: frozenset[Branch]) -> bool:
 
 
 class Timeline:
-    """The events of a Python file. `clips`: the calls that clip, by (line, column) as in `ast`."""
-
     def __init__(self, source: Source, clips: Set[Place]) -> None:
         self.source, self._clips, self.flow = source, clips, Flow(source)
         self._known_callees: dict[ast.Call, list[ast.AST]] = {}
@@ -64,7 +60,7 @@ class Timeline:
             calls.sort(key=end_of)
 
     def function(self, node: ast.AST) -> ast.AST | None:
-        """Return the function around a node, or None. Lambdas count as a part of the function around them."""
+        """Return the function around a node, or None. Lambdas belong to the function around them."""
         return self.source.function(node, FUNCTIONS[:2])
 
     def roots(self) -> Iterator[list[Event]]:
@@ -80,10 +76,7 @@ class Timeline:
         chain: tuple[ast.Call, ...] = (),
         branches: frozenset[Branch] = frozenset(),
     ) -> list[Event]:
-        """Return the events of a function, with those of the functions that it calls.
-
-        chain, branches: The calls that lead to the function, and the branches around them.
-        """
+        """Return the events of a function and of the functions that it calls."""
         all_events: list[Event] = []
         outer = {function, *map(self.function, chain)}
         for call in self._calls.get(function, ()) if function in self._with_events else ():
@@ -97,11 +90,9 @@ class Timeline:
         return all_events
 
     def of_callees(self, call: ast.Call) -> list[Event]:
-        """Return the events of the functions of the file that a call runs."""
         return [event for callee in self._callees(call) for event in self.events(callee)]
 
     def callers(self, node: ast.AST) -> list[ast.Call]:
-        """Return the calls of the function around a node, by its name. Leave out functions of imported modules."""
         function = self.function(node)
         name = getattr(function, "name", "")
         named = [call for call in self.source.calls if last_name(call.func) == name != ""]
@@ -109,17 +100,13 @@ class Timeline:
         return [call for call in own if function in self._callees(call)]
 
     def local(self, node: ast.AST) -> list[Event]:
-        """Return the backward passes and the steps of the function around a node, except in other branches of an `if`.
-
-        Events in functions that the function calls are left out, and `minimize` counts as a step only.
-        """
+        """Return the backward passes and steps of the function around a node, except in other branches of an `if`."""
         scope = self.source.function(node)
         calls = [call for call in self._calls[self.function(node)] if self.source.function(call) is scope]
         events = [event for call in calls if not self.exclude(call, node) for event in self._own_events(call)]
         return list({event.call: event for event in events if event.kind in ("backward", "step")}.values())
 
     def exclude(self, left: ast.AST, right: ast.AST) -> bool:
-        """Return whether two nodes of a function are in different branches of one `if`."""
         return _exclude(self._branches(left), self._branches(right))
 
     def _branches(self, node: ast.AST, chain: tuple[ast.Call, ...] = ()) -> frozenset[Branch]:
@@ -134,7 +121,7 @@ class Timeline:
         return frozenset(branches)
 
     def gradients(self, step: Event) -> list[ast.AST]:
-        """Return the nodes of the gradients that a method in APPLY gets. Follow variables to their values."""
+        """Return the nodes of the gradients that a method in APPLY gets, also through variables."""
         nodes: list[ast.AST] = []
         parts = [*step.call.args[:1], *(each.value for each in step.call.keywords if each.arg == "grads_and_vars")]
         for function, call in (*step.calls, (None, step.call)):
@@ -172,14 +159,14 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def _may_unscale(self, call: ast.Call) -> bool:
-        """Return whether a call may unscale gradients: its name shows it, or it passes the scaler to another file."""
+        """Return whether a call has a name like "unscale", or passes the scaler to another file."""
         is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
     def is_clip(self, call: ast.Call) -> bool:
-        """Return whether a call clips gradients, or calls a function whose name is like that of a clip.
+        """Return whether a call clips gradients, or has a name like a clip.
 
-        A method `clip_` counts only if it gets parameters, as in unified_clip: tensors have a method `clip_`, too.
+        A method `clip_` counts only if it gets parameters, because tensors have a method `clip_`, too.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
@@ -187,7 +174,6 @@ class Timeline:
         return is_method and any(self.flow.models(each) for each in call.args[:1])
 
     def names_clip(self, node: ast.AST) -> bool:
-        """Return whether a node is a clip, or the name of a function that clips, as in `inject_hyperparams(clip)`."""
         if isinstance(node, ast.Call) and self.is_clip(node):
             return True
         return isinstance(node, ast.expr) and (node.lineno, node.col_offset) in self._clips
@@ -216,7 +202,7 @@ class Timeline:
         return functions
 
     def _callees(self, call: ast.Call) -> list[ast.AST]:
-        """Return the functions of the file that a call runs: the called function, and functions among the arguments."""
+        """Return the functions of the file that a call runs, including functions among the arguments."""
         if call not in self._known_callees:
             self._known_callees[call] = self._found_callees(call)
         return self._known_callees[call]
@@ -245,7 +231,6 @@ def is_scaler_name(node: ast.expr) -> bool:
 
 
 def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
-    """Return {parameter of a function of the file: its argument} for a call of the function."""
     if not isinstance(function, FUNCTIONS[:2]) or function.name != last_name(call.func):
         return {}
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
@@ -255,7 +240,7 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
-    """Return an event of a function that a call runs. If its owner is a parameter, the argument replaces the owner."""
+    """Return an event of a called function. If the owner is a parameter, the argument replaces the owner."""
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)
     owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"

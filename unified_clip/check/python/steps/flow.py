@@ -16,18 +16,16 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 _Slots = tuple[object, ...]
-"""The path of an expression's value in a container: indices and keys, the outermost first. ("d",) for `{"d": item}`."""
+"""The path of a value in a container, as indices and keys: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""(code of a variable or name of a function, path of the followed value in its value or result)."""
+"""The code of a variable or the name of a function, and the path of the followed value inside its value."""
 
 MAX_SLOTS = 3
-"""Items of containers inside containers are followed up to this depth."""
+"""Items of nested containers are followed up to this depth."""
 
 
 class _Assignment(NamedTuple):
-    """A statement or call that gives a variable a value, or adds a value to it."""
-
     node: ast.AST
     value: ast.expr
     is_added: bool
@@ -36,13 +34,11 @@ class _Assignment(NamedTuple):
 
 
 class Flow:
-    """The values and the reads of the variables of a Python file."""
-
     def __init__(self, source: Source) -> None:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of an expression, and the nodes of the values that its variables may have."""
+        """Yield the nodes of an expression, and the nodes of the possible values of its variables."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
@@ -53,11 +49,10 @@ class Flow:
                 waiting += values
 
     def values(self, read: ast.AST) -> list[ast.expr]:
-        """Return the expressions whose value a variable may have where code reads it.
+        """Return the expressions whose value a variable can have at the place of `read`.
 
-        The last assignment that surely runs before the read replaces earlier ones, unless a loop around the read runs
-        them again. For a variable that no statement of the function assigns, all assignments of the file count. In `tx
-        = masked(tx)`, the second `tx` has an earlier value.
+        The last assignment that surely runs before the read replaces earlier assignments, unless a loop repeats them.
+        If the function assigns nothing to the variable, all assignments of the file count.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
@@ -85,7 +80,7 @@ class Flow:
         ]
 
     def returned(self, node: ast.AST) -> list[ast.expr]:
-        """Return the expressions that a function of the file returns, for a node that is its name or its method."""
+        """Return the expressions that a function of the file returns."""
         name = code_of(node).removeprefix("self.").removeprefix("cls.")
         functions = self.functions.get(name, ()) if name else ()
         inner = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.Return))
@@ -107,14 +102,13 @@ class Flow:
         return items
 
     def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement runs whenever later code runs, since the statement's block contains that code."""
+        """Return whether a statement always runs before later code, because its block contains the later code."""
         parent = self.source.parents[node]
         blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and node in block]
         return any(outer in block for block in blocks for outer in (read, *self.source.around(read)))
 
     @cached_property
     def _assignments(self) -> dict[str, list[_Assignment]]:
-        """The assignments of the file, by the code of the variable."""
         table: dict[str, list[_Assignment]] = {}
         for node in self.source.nodes:
             for target, value, is_added in assigned(node):
@@ -135,13 +129,12 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """Return {place: the calls and conditional expressions that get the value of an expression there}.
+        """Return the calls and conditional expressions that get the value of an expression, by place.
 
-        A place is the expression itself. If functions of the file return its value, the places are the calls of these
-        functions instead. Follow variables, and items of a tuple, list or dict by their index or key.
+        The place is the expression itself, or each call of a function that returns its value. Follow variables, and
+        items of a tuple, list or dict.
 
-        ends: Returns whether to stop at code around the expression, because the value of this code does not contain
-            the value of the expression.
+        ends: Returns whether code around the expression ends the search.
         """
         reads, returned = {node: node}, dict[ast.expr, ast.expr]()
         users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}
@@ -185,11 +178,10 @@ class Flow:
         return {place: calls for place, calls in users.items() if place not in returned.values()}
 
     def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
-        """Return whether a variable may be one of `values` where code reads it, or contain one of them as an item."""
+        """Return whether a variable can be one of `values`, or contain one of them, at the place of `read`."""
         return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
-        """Return the reads of the name of a function, or of a method as an attribute of `self` or `cls`."""
         name = getattr(function, "name", "")
         owner = self.source.parents[function] if function is not None else None
         if not isinstance(owner, ast.ClassDef):
@@ -200,7 +192,6 @@ class Flow:
 
     @cached_property
     def functions(self) -> dict[str, list[ast.AST]]:
-        """The functions of the file by name."""
         functions: dict[str, list[ast.AST]] = {}
         for node in self.source.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -208,19 +199,13 @@ class Flow:
         return functions
 
     def models(self, node: ast.AST) -> set[str]:
-        """Return the code of the models whose parameters an expression takes, such as "net_g" for `net_g.parameters()`.
-
-        "self." at the beginning is left out. Return an empty set if they are unknown.
-        """
+        """Return the models whose parameters an expression takes, such as "net_g" for `net_g.parameters()`."""
         attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
         return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path of a followed value in the value of `outer`. Return None if `outer` selects another item.
-
-    inner: The part of `outer` that contains the followed value. slots: The path in the value of `inner`.
-    """
+    """Return the path of a followed value in the value of `outer`, or None if `outer` selects another item."""
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
             return ()
@@ -237,10 +222,7 @@ def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
 
 
 def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
-    """Yield the variables that get a followed value from a statement or call, with its path in each variable.
-
-    inner: The expressions that contain the followed value, with its path in each.
-    """
+    """Yield the variables that get a followed value from a statement or call, with its path in each variable."""
     if isinstance(outer, ast.Assign):
         for target in outer.targets:
             yield from _holders_of(target, inner.get(outer.value, ()))
@@ -274,7 +256,7 @@ def code_of(node: ast.AST) -> str:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Yield (variable, value, whether the code only adds this value to it) for each variable that code sets."""
+    """Yield (variable, value, whether the value is only added to the variable) for each variable that code sets."""
     match node:
         case ast.Assign(targets=targets, value=value):
             yield from ((*pair, False) for target in targets for pair in _pairs(target, value))
@@ -291,7 +273,6 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (variable, value) for each variable of a target. If only the target is a tuple, all get the whole value."""
     match target, value:
         case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), ast.Tuple(elts=values)) if len(targets) == len(
             values
@@ -308,6 +289,6 @@ def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:
-    """Return whether two sets of models are known and have no model, and no part of a model, in common."""
+    """Return whether two sets of models are known, and share no model or part of a model."""
     related = any(a == b or f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in left for b in right)
     return bool(left) and bool(right) and not related

@@ -1,4 +1,4 @@
-"""Find clips of gradients that the code's own `GradScaler`, or Accelerate's, has scaled and not yet unscaled."""
+"""Find clips of gradients that a `GradScaler` or Accelerate has scaled and not yet unscaled."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precisi
 
 
 def check(source: Source, call: ast.Call) -> None:
-    """Check whether a clip gets unscaled gradients. ConfigError: the gradients are surely scaled.
+    """Raise ConfigError if a clip surely gets scaled gradients.
 
-    They are scaled between a backward pass of a scaled loss, as in scaler.scale(loss).backward(), and scaler.step(...).
+    Gradients are scaled between scaler.scale(loss).backward() and scaler.step(...), unless code unscales them.
     """
     if not any(isinstance(node, ast.Attribute) and node.attr == "scale" for node in source.nodes):
         return
@@ -53,11 +53,11 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Return {place: reason} for each clip of gradients that Accelerate has scaled, or may have scaled.
+    """Return the reason for each clip of gradients that Accelerate might have scaled, by place.
 
-    `accelerator.backward` scales them with mixed precision fp16. `accelerator.clip_grad_norm_` unscales them.
+    `accelerator.backward` scales gradients with mixed precision fp16. `accelerator.clip_grad_norm_` unscales them.
 
-    clips: The calls that clip, by (line, column) as in `ast`. files: The precision in Accelerate's files, by file.
+    files: The mixed precision in Accelerate's files, by file.
     """
 
     def is_scaled(call: ast.Call) -> bool:
@@ -81,10 +81,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
 
 
 def _precision(source: Source, files: Mapping[str, str]) -> str:
-    """Return a sentence about the mixed precision that may be fp16, or '' if the precision is surely not fp16.
-
-    files: The precision in Accelerate's files, by file. It applies if no argument of `Accelerator` sets it.
-    """
+    """Return a sentence about the mixed precision if it might be fp16, or ''."""
     calls = [call for call in source.calls if source.dotted(call.func) in ACCELERATOR]
     names = "mixed_precision", None
     passed = [[*call.args[2:3], *(each.value for each in call.keywords if each.arg in names)] for call in calls]
@@ -101,7 +98,7 @@ def _precision(source: Source, files: Mapping[str, str]) -> str:
 
 
 def _constant(source: Source, node: ast.expr) -> str:
-    """Return the value of a precision as text, or '' if it is only known at run time, and may be fp16."""
+    """Return the value of a precision as text, or '' if the precision is only known at run time, and might be fp16."""
     node = source.followed(node)
     if isinstance(node, ast.IfExp):
         values = [_constant(source, each) for each in (node.body, node.orelse)]
@@ -112,11 +109,9 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """Yield each clip, with the events before it, and the events after it up to the next backward pass.
+    """Yield each clip with the events before it, and the events after it up to the next backward pass.
 
     Later events in other branches of an `if` around the clip count as events before it.
-
-    For a call of a function of the file that has the name of a clip, yield the clips in that function.
     """
     for events in timeline.roots():
         for index, event in enumerate(events):
@@ -136,10 +131,7 @@ def _is_by(scaler: str, step: ast.Call) -> bool:
 
 
 def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call], bool]) -> ast.Call | None:
-    """Return the backward pass by which a clip surely gets scaled gradients, or None.
-
-    before: The events before the clip, in order. is_scaled: Whether the gradients of a backward pass are scaled.
-    """
+    """Return the backward pass by which a clip surely gets scaled gradients, or None."""
     for event in reversed(before):
         if event.excludes(clip):
             if event.kind == "unscale" and _depends_on_precision(event, clip):
@@ -155,13 +147,12 @@ def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call
 
 
 def _depends_on_precision(event: Event, clip: Event) -> bool:
-    """Return whether an `if` with the name of mixed precision or a scaler has two events in different branches."""
+    """Return whether a condition about mixed precision or a scaler separates two events."""
     tests = [test for calls, test, is_first in event.branches if (calls, test, not is_first) in clip.branches]
     return any(PRECISION.search(ast.unparse(each.test)) for each in tests)
 
 
 def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
-    """Yield the source of each scaler that multiplies the loss of a call of `backward`."""
     for node in timeline.flow.reached(backward):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="scale"), args=[_]) if _scales(timeline, owner):
@@ -169,13 +160,12 @@ def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:
-    """Return whether an object is an enabled `GradScaler`. If the file does not show its class, its name decides."""
+    """Return whether an object is an enabled `GradScaler`. If the class is unknown, the name decides."""
     calls = [node for node in timeline.flow.reached(owner) if isinstance(node, ast.Call)]
     classes = [call for call in calls if timeline.source.dotted(call.func).endswith("Scaler")]
     return any(_is_enabled(timeline.source, call) for call in classes) if classes else is_scaler_name(owner)
 
 
 def _is_enabled(source: Source, call: ast.Call) -> bool:
-    """Return whether a call makes a `GradScaler` that may scale."""
     switches = [ast.unparse(each.value) for each in call.keywords if each.arg == "enabled"]
     return source.dotted(call.func).endswith("GradScaler") and switches != ["False"]

@@ -1,4 +1,4 @@
-"""Find the code of a Python file that trains: it builds an optimizer, or makes an optimizer's steps."""
+"""Find code that trains: code that builds an optimizer, or makes an optimizer's steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from .events import APPLY, Timeline
 from .flow import Flow
 
 MODULE = re.compile(r"(\w+\.)+optim(izers?)?")
-"""Matches the full name of a module of optimizers, as in `getattr(torch.optim, name)`."""
 
 BUILDER = re.compile(
     r"(?i)_*(build|configure|create|get|init(ialize)?|instantiate|make|prepare|set_?up)_?(\w+_)?optim(izer)?s?"
@@ -25,12 +24,10 @@ BUILDER = re.compile(
 """Matches the name of a function that builds an optimizer, such as timm's `create_optimizer_v2`."""
 
 FACTORY = re.compile(r"(?i)(\w+_)?optim(izer)?(_?(class|cls|constructor|factory|fn|type))?")
-"""Matches the name of an object that builds an optimizer if it gets parameters, as in `hparams.optimizer(params=p)`."""
+"""Matches the name of an object that builds an optimizer from parameters, as in `hparams.optimizer(params=p)`."""
 
 
 class Training(NamedTuple):
-    """The first code of a file that trains."""
-
     line: int
     words: str
     """What the code does, such as "builds an optimizer, optax.adamw"."""
@@ -40,13 +37,10 @@ class Training(NamedTuple):
 
 
 def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
-    """Return the first code of a file that trains. Return None if the file shows none, or is not valid Python.
+    """Return the first code of a file that trains, or None.
 
-    An optimizer that the code of a class builds does not count if the class leaves the clip to a base class, and the
-    file makes no steps. Training code that names no known optimizer, such as a step, counts only if the file calls no
-    function of `clipping`.
-
-    clipping: Returns the functions and classes that clip in all checked files, and the classes that derive from them.
+    An optimizer does not count if its class leaves the clip to a base class, and the file makes no steps. Code without
+    a known optimizer counts only if the file calls no function of `clipping`.
     """
     source = source_of(path)
     if source is None:
@@ -70,7 +64,6 @@ def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
 
 
 def functions_at(path: Path, lines: Collection[int]) -> set[str]:
-    """Return the names of the functions and classes of a Python file around these lines."""
     source = source_of(path)
     return {
         node.name
@@ -81,7 +74,7 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, words) for each optimizer, and for each module of optimizers that code searches."""
+    """Yield the node and a description of each optimizer, and of each module of optimizers that code searches."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
@@ -94,10 +87,7 @@ def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, words) for each call that builds an optimizer by its name or its arguments.
-
-    own: The functions and classes of the file. Their calls do not count, because their own code is searched, too.
-    """
+    """Yield the node and a description of each call that probably builds an optimizer."""
     for call in source.calls:
         name = last_name(call.func)
         owner = getattr(call.func, "value", call.func)
@@ -111,10 +101,9 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield (node, words) for each step of an optimizer, and for each update by hand, such as `p.data -= lr * p.grad`.
+    """Yield the node and a description of each step of an optimizer, and of each update by hand.
 
-    Yield nothing for a file without a backward pass. Leave out the optimizer that a model of Keras gets from `compile`,
-    and `minimize` of a module such as `scipy.optimize`.
+    Yield nothing for a file without a backward pass.
     """
     timeline = Timeline(source, frozenset())
     if not any(event.kind == "backward" for events in timeline.roots() for event in events):
@@ -131,9 +120,9 @@ def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _updated(flow: Flow, node: ast.AST) -> ast.expr | None:
-    """Return the parameter from which code subtracts its own gradient. Return None for other code.
+    """Return the parameter from which code subtracts the parameter's own gradient, or None.
 
-    Code that adds the gradient does not count: it may change an input, as in an adversarial attack.
+    Code that adds the gradient does not count. It might change an input, as in an adversarial attack.
     """
     match node:
         case ast.AugAssign(op=ast.Sub(), target=target, value=value):

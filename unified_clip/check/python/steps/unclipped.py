@@ -1,4 +1,4 @@
-"""Find the steps of optimizers that no clip precedes, in a file that clips before other steps."""
+"""Find steps of optimizers without a clip, in a file that clips before other steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from . import chains, flow
 from .events import APPLY, Event, Place, Timeline
 
 COMPUTING = ("gradient", "gradients", "compute_gradients", "get_gradients")
-"""The functions of TensorFlow that compute gradients, besides those of optimizers."""
 
 WITHOUT = (
     "{step} uses gradients that no clip changes, while this file clips the gradients of {other}, in line {line}. Clip "
@@ -27,22 +26,17 @@ UNCLEAR = (
 
 
 class _Clipped(NamedTuple):
-    """A clip before a step of an optimizer: the code of the optimizer, and the line of the clip."""
-
     owner: str
     line: int
 
 
 class _Steps:
-    """Judges the steps of one file."""
-
     def __init__(self, source: Source, timeline: Timeline) -> None:
         self.source, self.timeline = source, timeline
         self.attached = {owner: call.lineno for call in source.calls if (owner := attached(call))}
         self.made = self._made()
 
     def _made(self) -> dict[str, list[ast.Call]]:
-        """Return the calls that build each optimizer, by the code of the optimizer."""
         made: dict[str, list[ast.Call]] = {}
         for node in self.source.nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -51,11 +45,7 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line of the clip of a step. Return 0 if there is none. Return None if it is unknown whether there
-        is one.
-
-        before: The events before the step, in order.
-        """
+        """Return the line of the clip of a step. Return 0 if there is no clip, and None if that is unknown."""
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:
@@ -72,7 +62,7 @@ class _Steps:
     def _clip_of_optimizer(self, owner: str) -> int:
         """Return the line where a clip is attached or passed to an optimizer, or 0.
 
-        A clip that is attached to the variable `opt` is also one of an attribute `opt`, as in `state.opt`.
+        A clip that is attached to the variable `opt` also belongs to an attribute `opt`, as in `state.opt`.
         """
         last = owner.rpartition(".")[2]
         if line := self.attached.get(owner) or self.attached.get(last):
@@ -84,17 +74,14 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line of the clip whose result is an argument of a step.
-
-        Return 0 if there is no such clip, and None if that is unknown.
-        """
+        """Return the line of the clip whose result is an argument of a step. Return 0 or None as in `clip_of`."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
         return 0 if any(last_name(each.func) in COMPUTING for each in calls) else None
 
     def _is_of_another(self, owner: str, clip: ast.Call) -> bool:
-        """Return whether a clip is for another optimizer of the file, by the models whose parameters it clips."""
+        """Return whether a clip uses the parameters of another optimizer."""
         clipped = {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
         mine = self._models(owner)
         others = [self._models(other) for other in self.made if other != owner]
@@ -109,11 +96,9 @@ class _Steps:
 
 
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
-    """Return a clip of unknown effect for each step without a clip, in a file that clips before another step.
+    """Return an unknown clip for each step without a clip, in a file that clips before another step.
 
     The clip has `unclipped` if the gradients of the step are surely not clipped.
-
-    clips: The calls that clip, by (line, column) as in `ast`.
     """
     timeline = Timeline(source, clips)
     if any(_is_in_hook(source, call) for call in source.calls if timeline.is_clip(call)):
@@ -129,7 +114,7 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
-    """Yield (events, index, step) for each step of an optimizer. Leave out engines, whose configuration may clip."""
+    """Yield (events, index, step) for each step of an optimizer. Leave out engines, whose configuration can clip."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():
@@ -137,7 +122,7 @@ def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
 
 
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
-    """Return a clip for each step in `judged` that is not clipped, or for which that is unknown.
+    """Return a clip for each step in `judged` without a known clip.
 
     Leave out an unknown step if other steps of the same optimizer are clipped.
     """

@@ -20,7 +20,6 @@ from ..engines_in_source import calls_at
 KEY = "deepspeed"
 TRAINERS = ("transformers", "trl")
 TRAINER = re.compile(r"transformers\.\w*TrainingArguments|trl\.\w+Config|(transformers|trl)\.\w*Trainer")
-"""Matches the full name of a class by which a file uses Hugging Face's Trainer."""
 
 LARGEST = 1 << 20
 
@@ -42,12 +41,10 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return (reason, is_rejected). The reason: why a trainer's clip may have another effect under DeepSpeed, or ''.
+    """Return the reason why a trainer's clip might have another effect under DeepSpeed, and whether the clip is
+    rejected.
 
-    is_rejected: Whether the trainer rejects the clip, since DeepSpeed has another threshold.
-
-    The clip is an argument of a call, or a call, at this place of the file `path`. `indirect.py` reads settings in a
-    dict. config: The effect of the clip without DeepSpeed.
+    The trainer rejects the clip if DeepSpeed has another threshold.
     """
     values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
     choices = [choice for value in values for choice in _choices(source, value)]
@@ -56,7 +53,7 @@ def problem(source: Source, path: Path, line: int, column: int, config: ClipConf
 
 
 def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the expressions that may be the value of an expression, such as both branches of `a if x else b`."""
+    """Yield the possible values of an expression, such as both branches of `a if x else b`."""
     value = source.followed(node)
     if isinstance(value, ast.IfExp):
         yield from _choices(source, value.body)
