@@ -33,8 +33,6 @@ class ErrorCode:
 
     code: str
     title: str
-    """The problem in one sentence."""
-
     explanation: str
     """When the problem occurs, and what the command did."""
 
@@ -46,7 +44,6 @@ class ErrorCode:
 
     @property
     def message(self) -> str:
-        """The example as a command prints it, with the code."""
         return f"unified-clip: error {self.code}: {self.example}"
 
     @property

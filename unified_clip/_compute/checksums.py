@@ -20,9 +20,8 @@ def checksum(views: Sequence[Array]) -> int:
 
 
 def combined(totals: Iterable[int]) -> int:
-    """Combine the totals of several chunks into one checksum.
-
-    The total of a chunk is its weighted sum plus the number of its integers.
+    """Combine the totals of several chunks. The total of a chunk is its weighted sum plus the number of its
+    integers.
     """
     checksum = 0
     for total in totals:

@@ -131,17 +131,10 @@ class GradientList:
         return self.shards.norm(path, group, p, self._must_match, self._measure, **options)
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return ("rank 3", number of NaN, number of inf) for each other rank with NaN or inf.
-
-        For distributed gradients, all ranks have to call this method.
-        path: The object that was passed to an earlier call of `norm`.
-        """
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return the norm of each gradient over all its shards, by index. Return None if no gradient is distributed.
-
-        For distributed gradients, all ranks have to call this method.
 
         known_only: Leave out norms that cannot be computed, instead of raising ValueError.
         """

@@ -91,7 +91,6 @@ class LocalShards(ABC):
         """Return the group of all ranks."""
 
     def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
-        """Return the gradients that another rank might have to count."""
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:

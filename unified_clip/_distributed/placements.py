@@ -91,8 +91,8 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """A key for each gradient. Gradients with equal keys have the same mesh and placements. A plain gradient has
-        the key None.
+        """A key for each gradient. Gradients with equal keys have the same mesh and placements. None means that there
+        is no key.
         """
         return [None] * len(self._gradients)
 

@@ -93,7 +93,6 @@ Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
 
 
 def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:
-    """Return (text that names the gradient, compared value) for each gradient, by name or position."""
     entries: dict[str, tuple[str, Any]] = {}
     for leaf, compared in gradients:
         key = str(leaf.name or leaf.position)
