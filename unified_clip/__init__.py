@@ -64,16 +64,16 @@ def __getattr__(name: str) -> Any:
 
 
 def native_available(in_graphs_of: str | None = None) -> bool:
-    """Return whether clips on a CPU use the compiled kernels. By default, check eager clips.
+    """Return whether eager clips, or clips in compiled graphs, use the compiled kernels on a CPU.
 
     Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs without
     kernels use the framework's operations, and the last bit of a norm can differ. `docs/contract.md` lists these
-    graphs. Graphs of Paddle's `to_static` use the kernels only if UNIFIED_CLIP_GRAPH=kernels is set. For Paddle, this
-    function does not check the variable.
+    graphs. Graphs of Paddle's `to_static` need UNIFIED_CLIP_GRAPH=kernels to use the kernels, even if this function
+    returns True.
 
     Args:
         in_graphs_of: A framework, to check its compiled graphs: "torch", "tensorflow", "paddle", "jax", "mlx" or
-            "numpy". The call imports the framework.
+            "numpy". The call imports the framework. Default: check eager clips.
 
     Raises:
         ValueError: There is no such framework.

@@ -134,7 +134,7 @@ class Worker:
         """Wait until the worker ends, and end the processes that it started.
 
         timeout: The number of seconds after which the worker is ended.
-        poll: A function that is called every `POLL_SECONDS` seconds. If it returns True, the timeout starts again.
+        poll: A function that is called every `POLL_SECONDS` seconds. After a result of True, the timeout restarts.
         """
         until = time.monotonic() + timeout
         while True:

@@ -93,8 +93,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model or a string, or a list
             with names. During a clip: the function `also_elsewhere` returns something other than True or False.
         ValueError: `root` has no dimension names, or lacks a dimension in `distinct`. This rank is not on `root`.
-            During a clip: a parameter is on ranks outside `root`, or on only some ranks along a dimension. A parameter
-            of `also_elsewhere` is not in the call.
+            During a clip: a parameter is on ranks outside `root`, or on only some ranks along a dimension. The call
+            lacks a parameter of `also_elsewhere`.
 
     Example:
         A pipeline has two stages of FSDP2 modules, each on `mesh["dp"]`. The last stage reuses the embedding::

@@ -62,8 +62,8 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
     """Return the interpreter of each framework.
 
-    Paths on the command line are relative to the current directory. Paths in the file are relative to pytest's root
-    directory.
+    Paths on the command line are relative to the current directory. Paths in pytest's configuration file are relative
+    to pytest's root directory.
     """
     places = [
         (config.rootpath, config.getini("clip_interpreters")),

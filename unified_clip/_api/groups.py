@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     n: Scalar
     norm: Tensor
     norms: list[list[Norm]]
-    """For each group, one norm over the group, or one norm per tensor. A group that is clipped by value has none."""
+    """For each group, one norm over the group, or one norm per tensor. A group that is clipped by value has no norm."""
 
     max_abs: list[Scalar | None]
     """The largest magnitude of each group that is clipped by value. For other groups, None."""
@@ -155,7 +155,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition that all norms are finite. On the host path, return None if all are finite."""
+    """Return the condition that all norms are finite. On the host path, return None if all norms are finite."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 

@@ -40,7 +40,8 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """Return uncommitted JAX arrays on the default device, which share the memory of large arrays if possible.
+    """Return uncommitted JAX arrays on the default device. If possible, large arrays share the memory of the NumPy
+    arrays.
 
     `jax.device_put` takes 20 microseconds per array. So a compiled function copies the small arrays if the list's
     shapes and dtypes were used before.

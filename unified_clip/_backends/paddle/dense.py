@@ -30,8 +30,8 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The numbers: 16-bit floats as float32, small integers as int64, complex numbers as two reals on a last
-        axis.
+        """The numbers of the tensor in a dtype that Paddle supports. A complex number becomes two reals on a
+        last axis.
         """
         if self.is_complex:
             return paddle.as_real(self.tensor)

@@ -29,8 +29,8 @@ IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """A program with these operators can be loaded only after the registration. So importing this module registers
-    them.
+    """A program with these operators can be loaded only after the registration. So importing this module registers the
+    operators.
     """
     if KERNELS is None:
         return False

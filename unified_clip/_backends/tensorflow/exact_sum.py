@@ -1,4 +1,4 @@
-"""Correctly rounded norms in graphs of a strategy. If a float64 sum leaves the rounding open, integers decide.
+"""Correctly rounded norms in graphs of a strategy. If the rounding of a float64 sum is in doubt, integers decide.
 
 The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, this
 root is the norm. Otherwise, the exact sum is compared with the power of the midpoint between the two roots.
@@ -14,7 +14,9 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""This many 32-bit words can represent the squares of float32 numbers and of midpoints between them."""
+"""With this number of 32-bit words, a sum can represent the square of each float32 number, and of each midpoint between
+two neighbouring float32 numbers.
+"""
 
 LOWEST = -304
 """The square of a float32 number is 0 or at least 2**-298."""

@@ -110,7 +110,9 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether to compute in double-float32: a device has no float64, or UNIFIED_CLIP_PATH=pairs is set."""
+    """Return whether to compute in double-float32. The reason is a device without float64, or
+    UNIFIED_CLIP_PATH=pairs.
+    """
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
@@ -234,7 +236,7 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Return whether a tensor's elements fill a range of memory without gaps. The order can be channels last."""
+    """Return whether a tensor's elements fill a range of memory without gaps. Their order can be channels last."""
     layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 

@@ -120,7 +120,7 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Use operations if the Triton kernels do not support the order or the memory."""
+    """Use PyTorch's operations if the Triton kernels do not support the order or the memory."""
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
@@ -128,7 +128,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """Use operations if the Triton kernels do not support the memory."""
+    """Use PyTorch's operations if the Triton kernels do not support the memory."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

@@ -166,8 +166,9 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 @triton.jit
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
-    """Return the norm rounded to float64, and whether the norm is in doubt, also because the error bound does
-    not hold.
+    """Return the norm rounded to float64, and whether the norm is in doubt.
+
+    The norm is also in doubt if the error bound does not hold.
     """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
