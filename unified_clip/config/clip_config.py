@@ -141,7 +141,7 @@ class ClipConfig(OutcomeProperties, Settings):
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
         Raises:
-            TypeError: The optimizer is not of Keras or Paddle. Those of PyTorch and optax do not expose clip settings.
+            TypeError: The optimizer is not of Keras or Paddle. PyTorch and optax expose no clip settings.
             ConfigError: The optimizer's clipping is not supported. Examples are a custom clip class, and different
                 clips for groups of parameters.
 
@@ -346,8 +346,8 @@ class ClipConfig(OutcomeProperties, Settings):
             `load_state_dict()`.
 
         Raises:
-            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, only calls other optimizers, or is of an
-                unsupported Keras version. Or the optimizer is Keras', and an argument is for PyTorch only.
+            TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or only calls other optimizers. Or the
+                version of Keras is not supported. Or a Keras optimizer gets an argument for PyTorch.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
                 selects parameters by name, and a parameter has no name.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
@@ -379,8 +379,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: `names` has another type, or has parameters of another framework. Or, in a static program, the
                 threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
-            ValueError: When the optimizer clips, `names` lacks a parameter that patterns or the rule adagc need.
-            RuntimeError: The optimizer has groups of parameters, and nonfinite is "raise" or "skip", or `adaptive` set.
+            ValueError: In a clip, `names` lacks a parameter that patterns or the rule adagc need.
+            RuntimeError: The optimizer has parameter groups, and `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 
