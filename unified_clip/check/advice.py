@@ -250,7 +250,7 @@ class Advisor:
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys that give a trainer's file the effect of the configuration, or '' if that is unknown."""
+        """Return the keys that give a trainer's file the effect of the configuration, or '' if the keys are unknown."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""

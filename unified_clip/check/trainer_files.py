@@ -243,7 +243,8 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is or contains a number. The number 0 counts, because some programs then clip to 0."""
+    """Return whether a value is or contains a number. The number 0 counts, because 0 makes all gradients 0 in some
+    programs."""
     return any(is_number(each.value) for each in inner_values(value))
 
 

@@ -97,7 +97,7 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _ends(outer: ast.AST) -> bool:
-    """Return whether code around a transformation has another kind of value, as in `tx.update(gradients)`."""
+    """Return whether the code around a transformation is not a transformation itself, as in `tx.update(gradients)`."""
     return isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and last_name(outer.func) in HOLDERS)
 
 

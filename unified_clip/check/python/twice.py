@@ -48,7 +48,7 @@ def _marked(source: Source, use: ClipUse, own: dict[str, tuple[str, ast.expr]], 
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
-    """Return the name and the node of each clip by unified_clip, by the package of the trainer."""
+    """Return the name and the node of each clip by unified_clip. The key is the package of the trainer."""
     clips: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]

@@ -294,7 +294,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 def with_line(error: BaseException, path: Path) -> str:
-    """Return the type and the text of an exception, and the number of the last line of `path` in its traceback."""
+    """Return an exception as text, with its line in the file `path` if the traceback contains the file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line, text = lines[-1] if lines else None, describe_exception(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):

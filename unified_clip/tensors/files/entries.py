@@ -55,8 +55,7 @@ def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = N
 
     file_size: The size of the file in bytes. If given, the shapes and sizes are checked before any tensor is read.
 
-    A wrong name, dtype or pattern, or wrong row indices, raise UnreadableError. Impossible shapes and sizes raise
-    LimitError.
+    Raise UnreadableError for a wrong name, dtype or pattern. Raise LimitError for impossible shapes and sizes.
     """
     chosen = _chosen(items, only)
     if file_size is not None:
@@ -102,8 +101,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Raise UnreadableError if a sparse tensor does not have one row of values for each index, or if an index is
-    outside its shape."""
+    """Raise UnreadableError if the indices, the values and the shape of a sparse tensor do not fit."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(

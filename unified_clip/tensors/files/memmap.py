@@ -24,7 +24,7 @@ Entry = Any
 """JSON data with the place of a gradient in a file. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The names of three files in a scratch directory: the tensors, their entries by name, and the error if there are no
+"""Three files in a scratch directory: all tensors, the entry of each tensor by name, and the error if there are no
 tensors."""
 
 ALIGNMENT = 64

@@ -19,7 +19,7 @@ _Slots = tuple[object, ...]
 """The path of a value in a container, as indices and keys: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""The code of a variable or the name of a function, and the path of the followed value inside its value."""
+"""The name of a variable or function, and the path to the followed value inside."""
 
 MAX_SLOTS = 3
 """Items of nested containers are followed up to this depth."""

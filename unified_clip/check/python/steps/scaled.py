@@ -111,7 +111,7 @@ def _constant(source: Source, node: ast.expr) -> str:
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
     """Yield each clip with the events before it, and the events after it up to the next backward pass.
 
-    Later events in other branches of an `if` around the clip count as events before it.
+    Later events in other branches of an `if` around the clip count as earlier events.
     """
     for events in timeline.roots():
         for index, event in enumerate(events):
