@@ -36,43 +36,43 @@ def clip_grad_norm_(
 ) -> jax.Array:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
-    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
+    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
+    Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
-            clipped arrays replace the gradients in the list or dict.
-        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
+            array) tuple. The clipped arrays replace the gradients in the list or dict.
+        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
             True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
-            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
-            have different arrays). Or a function that gets an array and returns whether this process counts the array.
-            Or a dict from patterns of names to any of these values.
-        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
-            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
-            including their shards on other processes.
-        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
+        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
+            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
+            process counts the array. A dict maps patterns of names to any of these values.
+        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
+            together count more or fewer elements, ValueError is raised. True means the number of elements in this
+            process's gradients, including their shards on other processes.
+        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the
-        host path (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
+        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
             norm_type is not a number. `parameters` is a tuple, an iterator or one array.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. Ranks make different calls, check_numel or
-            check_replicas fails, or it is unknown which rank counts a gradient.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. Ranks make different calls. check_numel or
+            check_replicas fails. It is unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -97,10 +97,10 @@ def clip_grad_value_(parameters: Any, clip_value: float | jax.Array, foreach: bo
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
-            clipped arrays replace the gradients in the list or dict.
-        clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or an array of
-            one element. inf changes nothing.
+        parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
+            array) tuple. The clipped arrays replace the gradients in the list or dict.
+        clip_value: The largest magnitude of a clipped element: a number or an array of one element, 0 or more. It is
+            rounded to the dtype of each gradient. inf changes nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -134,29 +134,30 @@ def get_total_norm(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
             True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
-            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
-            have different arrays). Or a function that gets an array and returns whether this process counts the array.
-            Or a dict from patterns of names to any of these values.
-        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
-            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
-            including their shards on other processes.
-        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
+        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
+            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
+            process counts the array. A dict maps patterns of names to any of these values.
+        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
+            together count more or fewer elements, ValueError is raised. True means the number of elements in this
+            process's gradients, including their shards on other processes.
+        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
-        (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
+        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
+        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
             not a number.
-        ValueError: norm_type is not above 0. Ranks make different calls, check_numel or check_replicas fails, or it is
+        ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. It is
             unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -178,14 +179,13 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by a norm that you have measured before, and replace them in their list or dict.
 
-    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as with
+    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
-            clipped arrays replace the gradients in the list or dict.
-        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
+            array) tuple. The clipped arrays replace the gradients in the list or dict.
+        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         total_norm: The total norm: a number or an array of one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
@@ -213,42 +213,41 @@ def clip_by_global_norm(
 ) -> tuple[Any, jax.Array]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
-    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
-    element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
-    training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
+    every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
         t_list: The gradients: any pytree of arrays and None.
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
-            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
-            have different arrays). Or a function that gets an array and returns whether this process counts the array.
-            Or a dict from patterns of names to any of these values.
-        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
-            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
-            including their shards on other processes.
-        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
+        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
+            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
+            process counts the array. A dict maps patterns of names to any of these values.
+        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
+            together count more or fewer elements, ValueError is raised. True means the number of elements in this
+            process's gradients, including their shards on other processes.
+        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
-        For an array, the result is an array. For any other container, it is a container of the same structure. None
-        stays in its place.
+        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
+        clipped gradients are in a list. For one array, they are one array. For any other container, they are in a
+        container of the same structure. None stays in its place.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
             use_norm is not a number.
         ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
-            Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a
-            gradient.
+            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a gradient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -270,22 +269,22 @@ def clip_by_norm(
     t: Any, clip_norm: float | jax.Array, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one array clipped by its own norm, or each of its slices by the slice's norm.
+    """Return one array clipped by its own norm. With `axes`, each slice is clipped by its own norm.
 
-    With n the 2-norm, the array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+    Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
         t: An array of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None: all axes. A sparse array is clipped as its dense form is, and stays sparse.
+            None means all axes. A sparse array is clipped like its dense form, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
 
     Returns:
         A new array of the shape and dtype of `t`.
@@ -294,7 +293,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice. `t` is distributed, and
-            either `axes` is passed, or the norm over all ranks cannot be computed.
+            `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -325,7 +324,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         TypeError: `t` is complex or boolean, or is not an array. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
         ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
-            the dtype of `t` is within the bounds. `t` is sparse, and a bound is an array, or the bounds exclude 0.
+            the dtype of `t` is within the bounds. `t` is sparse, and a bound is an array. `t` is sparse, and the bounds
+            exclude 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -347,29 +347,30 @@ def global_norm(
     Args:
         t_list: The gradients: any pytree of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
-            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
-            have different arrays). Or a function that gets an array and returns whether this process counts the array.
-            Or a dict from patterns of names to any of these values.
-        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
-            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
-            including their shards on other processes.
-        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
+        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
+            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
+            process counts the array. A dict maps patterns of names to any of these values.
+        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
+            together count more or fewer elements, ValueError is raised. True means the number of elements in this
+            process's gradients, including their shards on other processes.
+        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
-        (docs/contract.md), it is correctly rounded.
+        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
+        the host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.
-        ValueError: Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts
-            a gradient.
+        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a
+            gradient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -391,14 +392,14 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. This clip takes precedence over the default clip, even if the
-            default clip is set later. Only weak references to the parameters are kept. None: set the default clip, for
-            parameters without a clip of their own.
+        param_list: The parameters that get this clip. For these parameters, the clip takes precedence over the default
+            clip, even if the default clip is set later. Only weak references to the parameters are kept. None: set the
+            default clip, for parameters that do not have their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
-            None.
+        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
+            `program` is not None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -415,7 +416,7 @@ def set_gradient_clip(
 def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return (parameter, gradient) tuples, with each gradient clipped by the clip of its parameter.
 
-    `set_gradient_clip` sets these clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
+    `set_gradient_clip` sets the clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
     same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
@@ -451,9 +452,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
 
     Raises:
         TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown. need_clip
@@ -480,16 +481,16 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
 
     Raises:
         TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, where its value is unknown.
@@ -510,34 +511,34 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
 
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
-    """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
+    """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
 
     Call `clip_(gradients)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
     with clipped gradients. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`;
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
-        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
-            norm.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
+            total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
-        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have the axes: pass the axes. In eager calls with several processes: the
-            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
-            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes, for arrays on the devices of only some processes: which
-            process counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct' (processes
-            have different arrays). Or a function that gets an array and returns whether this process counts the array.
-            Or a dict from patterns of names to any of these values.
-        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
-            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
-            including their shards on other processes.
-        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
+            sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
+            In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
+            axes. For eager calls with several processes: the processes that together own the gradients, as a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            make the call. 'auto' means all processes.
+        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
+            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
+            process counts the array. A dict maps patterns of names to any of these values.
+        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
+            together count more or fewer elements, ValueError is raised. True means the number of elements in this
+            process's gradients, including their shards on other processes.
+        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Raises:

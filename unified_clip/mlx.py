@@ -36,15 +36,14 @@ def clip_grad_norm_(
 ) -> mx.array:
     """Clip the gradients by their total norm, in place.
 
-    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
-    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
+    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
+    Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients, as `nn.value_and_grad` returns them: one array, or nested dicts and lists of arrays
-            and None, or an iterable of (name, array) tuples. New values are assigned to the arrays.
-        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        parameters: The gradients, as `nn.value_and_grad` returns them: one array, nested dicts and lists of arrays and
+            None, or an iterable of (name, array) tuples. The clipped values are assigned to the arrays.
+        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `mx.compile`,
             True raises TypeError.
@@ -55,8 +54,8 @@ def clip_grad_norm_(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the
-        host path (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
+        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
@@ -86,10 +85,10 @@ def clip_grad_value_(parameters: Any, clip_value: float | mx.array, foreach: boo
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients, as `nn.value_and_grad` returns them: one array, or nested dicts and lists of arrays
-            and None, or an iterable of (name, array) tuples. New values are assigned to the arrays.
-        clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or an array of
-            one element. inf changes nothing.
+        parameters: The gradients, as `nn.value_and_grad` returns them: one array, nested dicts and lists of arrays and
+            None, or an iterable of (name, array) tuples. The clipped values are assigned to the arrays.
+        clip_value: The largest magnitude of a clipped element: a number or an array of one element, 0 or more. It is
+            rounded to the dtype of each gradient. inf changes nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -129,8 +128,8 @@ def get_total_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
-        (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
+        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
+        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
@@ -156,14 +155,13 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by a norm that you have measured before, in place.
 
-    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as with
+    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients, as `nn.value_and_grad` returns them: one array, or nested dicts and lists of arrays
-            and None, or an iterable of (name, array) tuples. New values are assigned to the arrays.
-        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        parameters: The gradients, as `nn.value_and_grad` returns them: one array, nested dicts and lists of arrays and
+            None, or an iterable of (name, array) tuples. The clipped values are assigned to the arrays.
+        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         total_norm: The total norm: a number or an array of one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
@@ -191,14 +189,13 @@ def clip_by_global_norm(
 ) -> tuple[Any, mx.array]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
-    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
-    element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
-    training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
+    every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
         t_list: The gradients: one array, or any container of arrays and None.
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
@@ -207,9 +204,9 @@ def clip_by_global_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
-        For an array, the result is an array. For any other container, it is a container of the same structure. None
-        stays in its place.
+        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
+        clipped gradients are in a list. For one array, they are one array. For any other container, they are in a
+        container of the same structure. None stays in its place.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
@@ -236,16 +233,15 @@ def clip_by_norm(
     t: Any, clip_norm: float | mx.array, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one array clipped by its own norm, or each of its slices by the slice's norm.
+    """Return one array clipped by its own norm. With `axes`, each slice is clipped by its own norm.
 
-    With n the 2-norm, the array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+    Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
         t: An array of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None: all axes. A sparse array is clipped as its dense form is, and stays sparse.
+            None means all axes. A sparse array is clipped like its dense form, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on MLX. Keep the default.
 
@@ -314,8 +310,8 @@ def global_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
-        (docs/contract.md), it is correctly rounded.
+        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
+        the host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. process_group
@@ -341,14 +337,14 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. This clip takes precedence over the default clip, even if the
-            default clip is set later. Only weak references to the parameters are kept. None: set the default clip, for
-            parameters without a clip of their own.
+        param_list: The parameters that get this clip. For these parameters, the clip takes precedence over the default
+            clip, even if the default clip is set later. Only weak references to the parameters are kept. None: set the
+            default clip, for parameters that do not have their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
-            None.
+        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
+            `program` is not None.
 
     Example:
         >>> import mlx.core as mx
@@ -365,7 +361,7 @@ def set_gradient_clip(
 def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return (parameter, gradient) tuples, with each gradient clipped by the clip of its parameter.
 
-    `set_gradient_clip` sets these clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
+    `set_gradient_clip` sets the clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
     same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
@@ -401,9 +397,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
 
     Raises:
         TypeError: A bound is not a number, or is an array inside `mx.compile`, where its value is unknown. need_clip is
@@ -430,11 +426,10 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
         process_group: Not supported on MLX. Keep the default.
 
     Raises:
@@ -456,21 +451,20 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
 
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
-    """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
+    """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
 
     Call `clip_(gradients)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
     with clipped gradients. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`;
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            changes nothing.
-        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
-            norm.
+        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
+            total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.

@@ -32,39 +32,41 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Clip the gradients of parameters by their total norm, in place.
 
-    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
-    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
-    "On the difficulty of training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor
+    is 1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and
+    Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, None and (name,
-            parameter) tuples, or a dict. A parameter whose attribute `need_clip` is false is excluded.
-        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            changes nothing.
+        parameters: The parameters whose `.grad` is clipped: one parameter, a dict, or an iterable of parameters, None
+            and (name, parameter) tuples. If the attribute `need_clip` of a parameter is false, the parameter is
+            excluded.
+        max_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU, True waits
             for the norm. Under `torch.compile`, True breaks the graph.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
-            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a parameter, and returns whether this rank counts the gradient of the parameter. A dict maps
+            patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Returns:
-        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the
-        host path (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
+        The total norm before clipping, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and
+        float32 otherwise. On the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
             norm_type is not a number.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written. Ranks
-            make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a gradient.
+            make different calls. check_numel or check_replicas fails. It is unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -90,10 +92,11 @@ def clip_grad_value_(parameters: Any, clip_value: float | torch.Tensor, foreach:
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, None and (name,
-            parameter) tuples, or a dict. A parameter whose attribute `need_clip` is false is excluded.
-        clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or a tensor of
-            one element. inf changes nothing.
+        parameters: The parameters whose `.grad` is clipped: one parameter, a dict, or an iterable of parameters, None
+            and (name, parameter) tuples. If the attribute `need_clip` of a parameter is false, the parameter is
+            excluded.
+        clip_value: The largest magnitude of a clipped element: a number or a tensor of one element, 0 or more. It is
+            rounded to the dtype of each gradient. inf changes nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -128,25 +131,27 @@ def get_total_norm(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU, True waits
             for the norm. Under `torch.compile`, True breaks the graph.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a gradient and returns
-            whether this rank counts the gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a gradient, and returns whether this rank counts the gradient. A dict maps patterns of names
+            to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
-        (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
+        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
+        the host path (docs/contract.md), the norm is correctly rounded if p is 1, 2 or inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
             not a number.
-        ValueError: norm_type is not above 0. Ranks make different calls, check_numel or check_replicas fails, or it is
+        ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. It is
             unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -168,14 +173,14 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients of parameters by a norm that you have measured before, in place.
 
-    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as with
+    If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, None and (name,
-            parameter) tuples, or a dict. A parameter whose attribute `need_clip` is false is excluded.
-        max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            changes nothing.
+        parameters: The parameters whose `.grad` is clipped: one parameter, a dict, or an iterable of parameters, None
+            and (name, parameter) tuples. If the attribute `need_clip` of a parameter is false, the parameter is
+            excluded.
+        max_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         total_norm: The total norm: a number or a tensor of one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
@@ -204,38 +209,38 @@ def clip_by_global_norm(
 ) -> tuple[Any, torch.Tensor]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
-    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
-    element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
-    training recurrent neural networks", 2013.
+    Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
+    every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            changes nothing.
+        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a gradient and returns
-            whether this rank counts the gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a gradient, and returns whether this rank counts the gradient. A dict maps patterns of names
+            to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Returns:
-        The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
-        For a tensor, the result is a tensor. For any other container, it is a container of the same structure. None
-        stays in its place.
+        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
+        clipped gradients are in a list. For one tensor, they are one tensor. For any other container, they are in a
+        container of the same structure. None stays in its place.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
             use_norm is not a number.
         ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
-            Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a
-            gradient.
+            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a gradient.
 
     Example:
         >>> import torch
@@ -257,19 +262,18 @@ def clip_by_norm(
     t: Any, clip_norm: float | torch.Tensor, axes: int | Sequence[int] | None = None, name: str | None = None, *,
     process_group: Any = "auto",
 ) -> Any:
-    """Return one tensor clipped by its own norm, or each of its slices by the slice's norm.
+    """Return one tensor clipped by its own norm. With `axes`, each slice is clipped by its own norm.
 
-    With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
+    Let n be the 2-norm. The tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
         t: A tensor of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            changes nothing.
+        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None: all axes. A sparse tensor is clipped as its dense form is, and stays sparse.
+            None means all axes. A sparse tensor is clipped like its dense form, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
 
     Returns:
@@ -279,7 +283,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice. `t` is distributed, and
-            either `axes` is passed, or the norm over all ranks cannot be computed.
+            `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import torch
@@ -310,7 +314,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
         ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
-            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor, or the bounds exclude 0.
+            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor. `t` is sparse, and the bounds
+            exclude 0.
 
     Example:
         >>> import torch
@@ -332,25 +337,27 @@ def global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a gradient and returns
-            whether this rank counts the gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a gradient, and returns whether this rank counts the gradient. A dict maps patterns of names
+            to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
-        (docs/contract.md), it is correctly rounded.
+        The norm, which is 0-d. Its dtype is float64 if any gradient is float64 or complex128, and float32 otherwise. On
+        the host path (docs/contract.md), the norm is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.
-        ValueError: Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts
-            a gradient.
+        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a
+            gradient.
 
     Example:
         >>> import torch
@@ -372,14 +379,14 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. This clip takes precedence over the default clip, even if the
-            default clip is set later. Only weak references to the parameters are kept. None: set the default clip, for
-            parameters without a clip of their own.
+        param_list: The parameters that get this clip. For these parameters, the clip takes precedence over the default
+            clip, even if the default clip is set later. Only weak references to the parameters are kept. None: set the
+            default clip, for parameters that do not have their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
-            None.
+        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
+            `program` is not None.
 
     Example:
         >>> import torch
@@ -396,7 +403,7 @@ def set_gradient_clip(
 def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return (parameter, gradient) tuples, with each gradient clipped by the clip of its parameter.
 
-    `set_gradient_clip` sets these clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
+    `set_gradient_clip` sets the clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
     same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
@@ -432,9 +439,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -462,13 +469,12 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            changes nothing.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
 
     Raises:
@@ -491,29 +497,30 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
 
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
-    """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
+    """Clip all gradients of a call by their total norm n: multiply each gradient by min(1, clip_norm / n).
 
     Call `clip_(parameters)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
     with clipped gradients. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`;
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            changes nothing.
-        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
-            norm.
+        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
+            total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If the function returns False, the parameter's gradient is excluded: the
-            gradient is not scaled, and not a part of the norm. A false attribute `need_clip` of a parameter has the
-            same effect.
-        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
-            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
+            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
+            effect.
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
-            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a parameter, and returns whether this rank counts the gradient of the parameter. A dict maps
+            patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
