@@ -48,10 +48,10 @@ def clip_grad_norm_(
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
             keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass this if placements
-            do not show it. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the
-            same element. A function gets a parameter, and returns whether this rank counts the gradient of the
-            parameter. A dict maps patterns of names to any of these values.
+        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
+            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
+            this rank counts the gradient of the parameter. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -135,10 +135,10 @@ def get_total_norm(
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
             keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass this if placements
-            do not show it. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the
-            same element. A function gets a gradient, and returns whether this rank counts the gradient. A dict maps
-            patterns of names to any of these values.
+        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
+            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
+            this rank counts the gradient. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -205,7 +205,7 @@ def clip_by_global_norm(
     t_list: Any, clip_norm: Any, use_norm: Any | None = None, name: str | None = None, *, process_group: Any = "auto",
     ownership: Any = None, check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> tuple[Any, Any]:
-    """Return the gradients clipped by their total norm, as new tensors, and the norm.
+    """Clip the gradients by their total norm. Return new tensors, and the norm.
 
     Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
     every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
@@ -215,16 +215,16 @@ def clip_by_global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None. The first tensor that is not a NumPy
             array decides the framework.
         clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
+        use_norm: A norm that you have measured before, to use instead of n: a number or a tensor of one element.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
             keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass this if placements
-            do not show it. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the
-            same element. A function gets a gradient, and returns whether this rank counts the gradient. A dict maps
-            patterns of names to any of these values.
+        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
+            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
+            this rank counts the gradient. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -343,10 +343,10 @@ def global_norm(
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
             keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass this if placements
-            do not show it. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the
-            same element. A function gets a gradient, and returns whether this rank counts the gradient. A dict maps
-            patterns of names to any of these values.
+        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
+            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
+            this rank counts the gradient. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -416,10 +416,10 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
-            complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
-            single parameters.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
+            gradient has a GradientClipByValue as its clip.
+        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
+            clips for single parameters.
 
     Example:
         >>> import numpy as np
@@ -444,8 +444,8 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -475,8 +475,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
@@ -514,16 +514,16 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
             keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass this if placements
-            do not show it. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the
-            same element. A function gets a parameter, and returns whether this rank counts the gradient of the
-            parameter. A dict maps patterns of names to any of these values.
+        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
+            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
+            this rank counts the gradient of the parameter. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.

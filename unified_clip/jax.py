@@ -211,7 +211,7 @@ def clip_by_global_norm(
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
     check_replicas: bool = False,
 ) -> tuple[Any, jax.Array]:
-    """Return the gradients clipped by their total norm, as new arrays, and the norm.
+    """Clip the gradients by their total norm. Return new arrays, and the norm.
 
     Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
     every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
@@ -220,7 +220,7 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: any pytree of arrays and None.
         clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
-        use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
+        use_norm: A norm that you have measured before, to use instead of n: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
@@ -426,10 +426,10 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
-            complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
-            single parameters.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
+            gradient has a GradientClipByValue as its clip.
+        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
+            clips for single parameters.
 
     Example:
         >>> import jax.numpy as jnp
@@ -453,8 +453,8 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown. need_clip
@@ -483,8 +483,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
@@ -523,8 +523,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the

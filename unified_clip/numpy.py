@@ -185,7 +185,7 @@ def clip_by_global_norm(
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
     check_replicas: bool = False,
 ) -> tuple[Any, np.floating[Any]]:
-    """Return the gradients clipped by their total norm, as new arrays, and the norm.
+    """Clip the gradients by their total norm. Return new arrays, and the norm.
 
     Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
     every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
@@ -194,7 +194,7 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: one array, or any container of arrays and None.
         clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
-        use_norm: The norm to use in place of n, if you have measured it before: a number or an array of one element.
+        use_norm: A norm that you have measured before, to use instead of n: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
@@ -369,10 +369,10 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
-            complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
-            single parameters.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
+            gradient has a GradientClipByValue as its clip.
+        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
+            clips for single parameters.
 
     Example:
         >>> import numpy as np
@@ -396,8 +396,8 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
 
     Raises:
         TypeError: A bound is not a number. need_clip is not a function.
@@ -425,8 +425,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: Not supported on NumPy. Keep the default.
 
     Raises:
@@ -459,8 +459,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.

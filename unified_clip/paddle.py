@@ -49,10 +49,10 @@ def clip_grad_norm_(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from `fleet` and
             from placements.
-        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a parameter, and returns whether this rank counts the gradient of the parameter. A dict maps
-            patterns of names to any of these values.
+        ownership: Which rank counts a gradient element in the norm. Pass a value if placements do not show which rank
+            counts an element. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have
+            the same element. A function gets a parameter, and returns whether this rank counts the gradient of the
+            parameter. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -135,10 +135,10 @@ def get_total_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from `fleet` and
             from placements.
-        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a gradient, and returns whether this rank counts the gradient. A dict maps patterns of names
-            to any of these values.
+        ownership: Which rank counts a gradient element in the norm. Pass a value if placements do not show which rank
+            counts an element. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have
+            the same element. A function gets a gradient, and returns whether this rank counts the gradient. A dict maps
+            patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -208,7 +208,7 @@ def clip_by_global_norm(
     name: str | None = None, *, process_group: Any = "auto", ownership: Any = None,
     check_numel: bool | int | None = None, check_replicas: bool = False,
 ) -> tuple[Any, paddle.Tensor]:
-    """Return the gradients clipped by their total norm, as new tensors, and the norm.
+    """Clip the gradients by their total norm. Return new tensors, and the norm.
 
     Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
     every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
@@ -217,15 +217,15 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
+        use_norm: A norm that you have measured before, to use instead of n: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from `fleet` and
             from placements.
-        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a gradient, and returns whether this rank counts the gradient. A dict maps patterns of names
-            to any of these values.
+        ownership: Which rank counts a gradient element in the norm. Pass a value if placements do not show which rank
+            counts an element. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have
+            the same element. A function gets a gradient, and returns whether this rank counts the gradient. A dict maps
+            patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -341,10 +341,10 @@ def global_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from `fleet` and
             from placements.
-        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a gradient, and returns whether this rank counts the gradient. A dict maps patterns of names
-            to any of these values.
+        ownership: Which rank counts a gradient element in the norm. Pass a value if placements do not show which rank
+            counts an element. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have
+            the same element. A function gets a gradient, and returns whether this rank counts the gradient. A dict maps
+            patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.
@@ -420,10 +420,10 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
-            complex and has a GradientClipByValue as its clip. The call is in a graph of `to_static`.
-        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
-            single parameters. Or a parameter with a clip belongs to another static program.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
+            gradient has a GradientClipByValue as its clip. The call is in a graph of `to_static`.
+        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
+            clips for single parameters. Or a parameter with a clip belongs to another static program.
 
     Example:
         >>> import paddle
@@ -448,8 +448,8 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -481,8 +481,8 @@ class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerCli
     Args:
         clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from `fleet` and
             from placements.
@@ -521,15 +521,15 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of the ranks has to make the call. 'auto' reads the group from `fleet` and
             from placements.
-        ownership: Which rank counts a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a parameter, and returns whether this rank counts the gradient of the parameter. A dict maps
-            patterns of names to any of these values.
+        ownership: Which rank counts a gradient element in the norm. Pass a value if placements do not show which rank
+            counts an element. 'replicated' means that every rank has a copy. 'distinct' means that no two ranks have
+            the same element. A function gets a parameter, and returns whether this rank counts the gradient of the
+            parameter. A dict maps patterns of names to any of these values.
         check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
             ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
             other ranks.

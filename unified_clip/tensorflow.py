@@ -57,8 +57,8 @@ def clip_grad_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
-            norm_type is not a number. `parameters` is a tuple, an iterator or one tensor, or has a trainable variable
-            in place of a gradient. process_group or another argument for distributed gradients is passed.
+            norm_type is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
+            variable instead of a gradient. process_group or another argument for distributed gradients is passed.
         ValueError: max_norm is negative or NaN. norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -94,8 +94,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bo
 
     Raises:
         TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither a tensor nor None.
-            clip_value is not a number. `parameters` is a tuple, an iterator or one tensor, or has a trainable variable
-            in place of a gradient.
+            clip_value is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
+            variable instead of a gradient.
         ValueError: clip_value is negative or NaN.
 
     Example:
@@ -171,8 +171,8 @@ def clip_grads_with_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
-            total_norm is not a number. `parameters` is a tuple, an iterator or one tensor, or has a trainable variable
-            in place of a gradient.
+            total_norm is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
+            variable instead of a gradient.
         ValueError: max_norm or total_norm is negative. max_norm is NaN.
 
     Example:
@@ -192,7 +192,7 @@ def clip_by_global_norm(
     process_group: Any = "auto", ownership: Any = None, check_numel: bool | int | None = None,
     check_replicas: bool = False,
 ) -> tuple[Any, tf.Tensor]:
-    """Return the gradients clipped by their total norm, as new tensors, and the norm.
+    """Clip the gradients by their total norm. Return new tensors, and the norm.
 
     Let n be the norm over all gradients. Each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf,
     every element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
@@ -201,7 +201,7 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        use_norm: The norm to use in place of n, if you have measured it before: a number or a tensor of one element.
+        use_norm: A norm that you have measured before, to use instead of n: a number or a tensor of one element.
         name: The name scope of the operations in a graph.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -378,10 +378,10 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
-            complex and has a GradientClipByValue as its clip.
-        ValueError: A tuple has a parameter's name in place of the parameter, and `set_gradient_clip` has set clips of
-            single parameters.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
+            gradient has a GradientClipByValue as its clip.
+        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
+            clips for single parameters.
 
     Example:
         >>> import tensorflow as tf
@@ -405,8 +405,8 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
@@ -435,8 +435,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:
@@ -470,8 +470,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. An attribute `need_clip` of the parameter that is false has the same
-            effect.
+            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
+            effect is the same.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
         check_numel: Not supported on TensorFlow. Keep the default.
