@@ -14,7 +14,7 @@ NAMES = {
     "lists": "10x10,1000x100,ResNet-50,GPT-2,Llama-7B-layer",
     "dtypes": "float32,bfloat16",
 }
-"""The default of each option, as text. Importing the lists from `run` would import NumPy."""
+"""The default of each option as text. This module does not import the lists from `run`, because `run` imports NumPy."""
 
 
 def add_parser(commands: Any) -> None:

@@ -47,8 +47,8 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The shapes of each list, from small to large. Memory that a framework keeps from one list is then too small for the
-next list."""
+"""The shapes of each list, from small to large. In this order, memory that a framework caches for a list is too small
+for the next list."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},

@@ -18,7 +18,7 @@ from .lists import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300
-"""The smallest and the largest number of repeats of a call."""
+"""The smallest and the largest number of times that a call is repeated."""
 
 PROCESS = Path("/proc/self")
 
@@ -57,12 +57,12 @@ def compare(
     clock: Clock = time.perf_counter,
     milliseconds: Callable[[Call, Any, Clock], float] = on_host,
 ) -> dict[str, Any]:
-    """Call both functions in turns, and return an entry of bench.json with the quartiles of their times.
+    """Call both functions alternately, and return an entry of bench.json with the quartiles of their times.
 
     The ratio native / unified_clip is above 1 if unified_clip is faster. Each function is called at least LEAST and at
     most MOST times.
 
-    seconds: The time for all calls.
+    seconds: The total time for all calls.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -98,9 +98,10 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure how fast threads read, and then read and write, the memory of the gradients. No clip can be faster.
+    """Measure how fast threads can read the gradients, and how fast they can read and write them.
 
-    Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
+    No clip can be faster than these measurements. Return an entry of bench.json with the number of bytes and the
+    quartiles of the times in milliseconds.
 
     views: Views of the memory. Read-only views are copied before the measurement.
     prepare: A function that runs before each repeat.

@@ -46,13 +46,15 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
     """Return a pair of functions that clip to a threshold.
 
-    clips: unified_clip's function of (gradients, threshold), and the framework's function if there is one.
+    clips: unified_clip's function, and the framework's function if there is one. The functions get (gradients,
+        threshold).
     """
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for NumPy. NumPy has no clip function, so plain NumPy code replaces it."""
+    """Return the pairs of functions to time for NumPy. NumPy has no clip function, so the pairs use plain NumPy
+    code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -127,7 +129,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
 def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for TensorFlow.
 
-    Calls on the CPU return when they are done, so the functions need not wait.
+    On the CPU, a call returns when the computation is complete, so the functions do not wait.
     """
     import tensorflow as tf
 
@@ -305,7 +307,7 @@ class Framework(NamedTuple):
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
-    """Return the names of the device and its software for the report. None for the CPU."""
+    """Return the names of the device and its software for the report. The field is None for the CPU."""
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

@@ -1,4 +1,4 @@
-"""Draw the plots of a benchmark as SVG. Equal results give equal bytes."""
+"""Draw the plots of a benchmark as SVG. The same results always give the same bytes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(CodedError, code="UC203"):
-    """An option has an invalid value. The message has the option, and the remedy."""
+    """An option has an invalid value. The message contains the option and the remedy."""
 
 
 DEVICES: dict[str, dict[str, Any]] = {
@@ -79,8 +79,7 @@ def command(framework: str) -> list[str]:
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
     """Run all measurements, one framework after the other, and return the content of bench.json.
 
-    docs/performance.md describes bench.json. If a framework fails, the entry of the framework in "failed" has the
-    reason.
+    docs/performance.md describes bench.json. If a framework fails, "failed" contains the reason.
 
     progress: A function that gets the name of a framework and the number of its new results.
     """

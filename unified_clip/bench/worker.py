@@ -21,7 +21,7 @@ from . import cuda, lists, measure
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
-"""The speed of the memory is only measured for lists with more elements than LONG."""
+"""The speed of the memory is only measured for lists with more than this number of elements."""
 
 
 def main() -> None:

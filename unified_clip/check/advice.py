@@ -46,23 +46,23 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""The code that replaces a clip, by the package that a training script uses."""
+"""Maps the package that a training script uses to the code that replaces a clip."""
 
 CALLS = {
     ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),
     ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
     ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
 }
-"""The family and the call of a framework's function, by (package, rule)."""
+"""Maps (package, rule) to the family and the call of a framework's function."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
-"""The format that exports Python source with a clip, by package."""
+"""Maps a package to the format that exports a clip as Python source."""
 
 ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""The format whose keys are also arguments in Python, by package."""
+"""Maps a package to the format whose keys are also arguments in Python."""
 
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
@@ -98,7 +98,7 @@ UNUSED_CALLBACK = (
 )
 
 UNSUPPORTED = "which unified_clip does not support"
-"""Words in `why_unknown` of a clip that no clip configuration can express."""
+"""Words in the field `why_unknown` of a clip that no clip configuration can express."""
 
 OTHER_RULE = (
     'its name stands for the rule "{rule}". {file} has "{wanted}", so change the key and the code. Or, to accept this '
@@ -114,14 +114,14 @@ ACCEPT_NEAREST = f"This still differs in family or eps. To accept it, {PASS_NEAR
 class Advisor:
     """Advises how to edit clips.
 
-    nearest: Whether the check accepts clips that differ in family or eps only.
+    nearest: Whether the check accepts clips that differ only in family or eps.
     """
 
     def __init__(self, config: ClipConfig, file: Path, *, nearest: bool) -> None:
         self._config, self._file, self._nearest = config, file, nearest
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the smallest edit for a clip that differs, and advice to clip by the configuration itself."""
+        """Return the smallest edit that corrects a clip, and advice to clip by the configuration itself."""
         if use.config is not None and family_difference(use.config, self._config) is not None:
             return _lines(f"To accept differences of this size, {PASS_NEAREST}", self._or_by_code(use))
         if use.format in FORMATS:
@@ -133,7 +133,7 @@ class Advisor:
         return self.advice_by_code(use)
 
     def settings(self, use: ClipUse) -> str:
-        """Return the keys or arguments that give a trainer the effect of the configuration, or advice."""
+        """Return the keys or arguments that make a trainer clip like the configuration, or return advice."""
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
@@ -185,7 +185,7 @@ class Advisor:
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 
     def _approval(self, use: ClipUse) -> str:
-        """Return advice to correct a file of unknown effect, or to accept the file by an entry of check.ignore."""
+        """Return advice to correct a file whose effect is unknown, or to accept the file in check.ignore."""
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         correction = self._correction(use)
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
@@ -198,9 +198,9 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the rule and threshold of an entry for a key that no known trainer reads, and advice.
+        """Return (rule and threshold for an entry of check.ignore, advice) for a key that no known trainer reads.
 
-        The advice is the rest of a sentence that begins with "If".
+        The advice continues a sentence that begins with "If".
         """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
@@ -220,7 +220,7 @@ class Advisor:
         return approved, f"{reads}, {OTHER_RULE.format(rule=rules[0], file=self._file.name, wanted=self._config.rule)}"
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
-        """Return advice to clip by code, or '' if code cannot clip under the engine of `use`."""
+        """Return advice to clip in Python, or '' if the training engine prevents clipping in Python."""
         adapted = engines.adapted(instead, use.engine)
         if not adapted:
             return ""
@@ -250,7 +250,7 @@ class Advisor:
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys that give a trainer's file the effect of the configuration, or '' if the keys are unknown."""
+        """Return the keys that make a trainer's file clip like the configuration, or '' if the keys are unknown."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""
@@ -263,7 +263,7 @@ class Advisor:
             return None
 
     def _literal(self, use: ClipUse) -> str:
-        """Return the call or the arguments in Python source that have the effect of the configuration, or ''."""
+        """Return a call or arguments in Python that clip like the configuration, or ''."""
         threshold = self._config.threshold
         if not isinstance(threshold, float) or use.config is None:
             return self._arguments(use)
@@ -289,7 +289,7 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold, or '' if more than family and eps differ."""
+        """Return `call` with the configuration's threshold, or '' if the clip differs in more than family and eps."""
         difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""

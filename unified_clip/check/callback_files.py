@@ -19,7 +19,7 @@ from .python.twice import CALLBACKS
 
 CLASSES = {f"{OWN}.{name}": f"{OWN}.{name}" for name in CALLBACKS}
 CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"
-"""The full name of a callback, by each name that a file can use. LightningCLI accepts names without a module."""
+"""Maps each name of a callback in a file to the full name. LightningCLI accepts names without a module."""
 
 CONFIG_CLASSES = (f"{OWN}.ClipConfig", f"{OWN}.config.clip_config.ClipConfig", "ClipConfig")
 
@@ -30,10 +30,10 @@ NOT_READ = (
 
 
 def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file, and its callbacks.
+    """Return the clips and the callbacks of a file.
 
-    If the clip of a trainer with a callback is off, set `is_replaced`. If the clip is on, set `twice`. If the clip is
-    off, the callback can also be in a main configuration of Hydra.
+    If a trainer has a callback, set `is_replaced` for a clip that is off, and `twice` for a clip that is on. If the
+    clip is off, also search Hydra's main configurations for the callback.
     """
     return [*(_marked(use) for use in uses), *_read(path)]
 
@@ -88,7 +88,7 @@ def _callbacks(data: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Ke
 
 
 def _call(data: Any) -> tuple[str, Any]:
-    """Return the class and the arguments of a table that describes an object, or ('', None) for any other data."""
+    """Return (class, arguments) of a table that describes an object, or ('', None) for any other data."""
     match data:
         case {"class_path": str(name)}:
             return name, data.get("init_args")

@@ -28,7 +28,7 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 """The formats and packages of Hugging Face's Trainer."""
 
 ARGUMENT = "(gradient_clip_val=)"
-"""The end of the name of a Lightning Trainer's clip if the argument is not written in the source."""
+"""The ending of the name of a Lightning Trainer's clip, if the source does not contain the argument."""
 
 LEFT_TO_TRAINER = (
     "Under HF's Trainer, max_grad_norm applies, {where}. A loop without Trainer is not checked here: there, Accelerate "
@@ -48,7 +48,7 @@ def check(
 
     paths: The paths that the user passed.
     files: All files below `paths`.
-    nearest: Whether to accept clips that differ in family or eps only.
+    nearest: Whether to accept clips that differ only in family or eps.
     """
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
@@ -109,7 +109,8 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
     """Return the clips in all files, and notes on files without a clip of their own.
 
-    A file that cannot be parsed is an unknown clip if its text names a clip. Otherwise, the file gets a note.
+    If a file cannot be parsed, but its text names a clip, return a clip of unknown effect. Any other file that cannot
+    be parsed gets a note.
     """
     file_uses = Found()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
@@ -166,7 +167,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
-    """Return the clips, except clips of a Lightning Trainer that gets its arguments from a file of Hydra.
+    """Return the clips, without clips of a Lightning Trainer whose arguments come from a file of Hydra.
 
     Add a note for each clip that is left out. If the file also clips by unified_clip, keep the Trainer's clip, which
     must be off.
@@ -197,7 +198,7 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 def _with_any_nonfinite(
     uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
-    """Yield the clips. In files of `check.nonfinite`, the key `nonfinite` can have any value."""
+    """Yield the clips. In files that `check.nonfinite` lists, the key `nonfinite` can have any value."""
     for use in uses:
         if not _matches_any(rules.nonfinite, use, root):
             yield use
@@ -212,7 +213,7 @@ def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
-    """Return whether `source_uses` repeat a clip that was read in a format for Python source."""
+    """Return whether `source_uses` also contain a clip that was read in a format for Python source."""
     package = trainer_files.package(use)
     return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
 
@@ -220,7 +221,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
     """Remove repeated clips of base files, and set `file_uses.files` and `file_uses.bases`.
 
-    The clip of a base file is removed if the clip is unknown or the trainer's default. A clip that several files
+    The clip of a base file is removed if its effect is unknown or is the trainer's default. A clip that several files
     inherit is kept once, unless different rules of `check` apply to the files.
     """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
@@ -246,7 +247,8 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return (path, line, effect, index of the entry of `check.ignore`). Clips with equal tuples are repeats."""
+    """Return (path, line, effect, index of the entry of `check.ignore`). Two clips with equal results are the same
+    clip."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
@@ -270,7 +272,7 @@ def _leave_to_trainer(file_uses: Found, root: Path) -> None:
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    """Return words for the nearest clip that sets the threshold, such as "as args.json:1 sets it"."""
+    """Return the place that sets the threshold in words, such as "as args.json:1 sets it"."""
 
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
@@ -294,7 +296,8 @@ def _unused(
 ) -> Iterator[Finding]:
     """Yield a finding for each rule of the table `check` that has no effect, except for rules of `check.require`.
 
-    If the checked paths do not contain the whole directory `root`, only examine ignore rules that match one of `files`.
+    If the checked paths do not contain the whole directory `root`, only examine entries of `check.ignore` that match
+    one of `files`.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):

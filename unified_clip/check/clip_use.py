@@ -26,7 +26,7 @@ ONE_PER_GROUP = (
 
 
 class NamedValue(NamedTuple):
-    """A value of a clip key, or a value in a table or list of a clip key."""
+    """A value of a clip key, or a value inside the table or list of a clip key."""
 
     name: str
     """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
@@ -36,7 +36,7 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file, or a file that leaves its clip to another file.
+    """A clip in a file, or a file whose clip is set in another file.
 
     Exactly one of three fields is set: `config`, `why_unknown` or `set_elsewhere`.
     """
@@ -45,31 +45,31 @@ class ClipUse:
     line: int
     column: int
     clip: str
-    """The code or key that clips, in words: a function, an argument, or a trainer with its key."""
+    """The clip in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
-    """The clip configuration with the same effect, or None if the effect of the clip is unknown."""
+    """The clip configuration with the same effect as the clip, or None if the effect is unknown."""
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """The settings of a clip whose threshold is only known at run time, with any number as the threshold."""
+    """The settings of a clip whose threshold is only known at run time, with an arbitrary threshold."""
 
     rejected: str = ""
-    """The reason why a trainer rejects the threshold, such as another threshold of DeepSpeed."""
+    """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
 
     unclipped: bool = False
-    """Whether an optimizer has no clip, in a file that clips for another optimizer."""
+    """Whether an optimizer has no clip although the file clips for another optimizer."""
 
     option: str = ""
     values: tuple[NamedValue, ...] = ()
     """The values of all clip keys in a file, for a key that no known trainer reads."""
 
     read: Path | None = None
-    """The trainer's configuration that was read. The clip can be inherited from `path`."""
+    """The configuration file of the trainer. This file can inherit the clip from the file `path`."""
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
-    """Whether a trainer's file or arguments have no clip key with a value."""
+    """Whether no clip key has a value, so that the default of the trainer applies."""
 
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
@@ -77,16 +77,16 @@ class ClipUse:
     needs_key: bool = False
     must_be_off: bool = False
     is_replaced: bool = False
-    """Whether a trainer's clip is off, and the same file clips by unified_clip."""
+    """Whether a trainer's clip is off and the same file clips by unified_clip."""
 
     twice: str = ""
-    """The clip of unified_clip that clips in addition to a trainer's clip, with its line."""
+    """The name and line of unified_clip's clip, if the trainer's own clip is also on."""
 
     is_set_outside: bool = False
     """Whether a trainer reads its clip from a file or the command line, as LightningCLI does."""
 
     set_elsewhere: str = ""
-    """A sentence with the place that sets the clip, for a file without a clip of its own."""
+    """A sentence that names the place of the clip, if another file sets the clip."""
 
     format: str = ""
     document: Document | None = None
@@ -94,7 +94,7 @@ class ClipUse:
 
     version: Version | None = None
     engine: str = ""
-    """The training engine, such as "DeepSpeed", if code cannot clip as usual under the engine."""
+    """The training engine, such as "DeepSpeed", if Python code cannot clip as usual with the engine."""
 
     package: str = ""
     """The package of the function or class that clips in Python source, such as "torch"."""
@@ -107,7 +107,7 @@ class ClipUse:
 
     changes_nonfinite: bool = False
     note: str = ""
-    """A sentence about a configuration that its Python file does not use."""
+    """A sentence about a configuration that is not used in its own Python file."""
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
@@ -118,7 +118,8 @@ class ClipUse:
 
     @property
     def is_callback(self) -> bool:
-        """Whether this is a `ClipCallback` in a configuration file, or an unused one in Python source."""
+        """Whether the clip is a `ClipCallback` in a configuration file, or an unused `ClipCallback` in Python
+        source."""
         return self.clip.endswith(".ClipCallback")
 
     @property
@@ -134,14 +135,14 @@ class Found:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Trainers' configurations that inherit a clip which `uses` lists for another file."""
+    """Configuration files that inherit a clip. The list `uses` contains the clip under the name of another file."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""
 
     notes: list[str] = field(default_factory=list)
     elsewhere: list[Path] = field(default_factory=list)
-    """Files that leave their clip to another file or to the script."""
+    """Files whose clip is set in another file or in the script."""
 
     unread: int = 0
 

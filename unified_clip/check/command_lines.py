@@ -20,10 +20,9 @@ SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
 NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
-"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and Hydra's removal of a key, such as
-~clip_grad_norm.
+"""Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm.
 
-The match ends before the value, so overrides inside the value of a variable match, too.
+The match ends before the value, so that an override inside the value also matches.
 """
 
 WRITTEN = re.compile(rf"\s*(?:- )?[\"']?({NAME})[\"']?:\s+[\"']?((?:[\d.]|\$[\w{{])[^\s,\"']*)")
@@ -33,7 +32,7 @@ IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
-"""Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` set no variable."""
+"""Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` do not match."""
 
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
@@ -90,7 +89,7 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
 
 
 def _edited(path: Path, text: str) -> Iterator[ClipUse]:
-    """Yield an unknown clip for each line that edits a clip setting of another file in place, as `sed -i` does."""
+    """Yield a clip of unknown effect for each line that edits a clip setting in another file, as `sed -i` does."""
     for line, code in enumerate(text.splitlines(), 1):
         if match := IN_PLACE.search(COMMENT.sub("", code)):
             names = [name for name in re.findall(r"[A-Za-z_]\w*", code) if is_clip(Setting(line, name, 1.0, False))]
@@ -99,7 +98,7 @@ def _edited(path: Path, text: str) -> Iterator[ClipUse]:
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
-    """Return the clips of the command lines in the strings of a TOML, YAML or JSON file, such as a Kubernetes job."""
+    """Return the clips that command lines in a TOML, YAML or JSON file set, as in a Kubernetes job."""
     return [
         replace(use, line=document.line(keys) or 1) for keys, text in texts(document.data) for use in clips(path, text)
     ]
@@ -122,7 +121,7 @@ def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 
 def is_clip(setting: Setting) -> bool:
-    """Return whether a setting is named like a clip. An override counts even if its value is null."""
+    """Return whether a setting is named like a clip. The value of an override can be null."""
     value = setting.value
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
@@ -137,9 +136,11 @@ def _document(setting: Setting, value: Any) -> Document:
 
 
 def settings(text: str) -> Iterator[Setting]:
-    """Yield each option and override, by line. If the text assigns NAME once, `$NAME` has the assigned number.
+    """Yield each option and override, in the order of lines. If the text assigns NAME once, `$NAME` has the assigned
+    number.
 
-    Leave out the assignment of a variable that the text reads, and options that the same command repeats later.
+    Two things are left out: assignments of variables that the text reads, and options that the same command repeats
+    later.
     """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))

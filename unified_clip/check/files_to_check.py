@@ -34,11 +34,11 @@ UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonne
 """The suffixes of files that can contain clips, but are not read."""
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
-"""The ends of names of files that rarely contain clips. Such a file is reported only if its text names a clip."""
+"""Endings of the names of files that rarely contain clips. These files are reported only if their text names a clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
-"""Hidden directories without code of the project. `notes` does not count their files."""
+"""Hidden directories that contain no code of the project. `notes` ignores their files."""
 
 KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, even if the configuration has mistakes."""
@@ -50,8 +50,8 @@ KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check, except the clip configuration. List a file once if several paths or links
-    lead to it."""
+    """Return the files to check, without the clip configuration. A file is listed once, even if several paths or links
+    lead to the file."""
     by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path)}
     by_real_path.pop(clip.resolve(), None)
     return [by_real_path[file] for file in sorted(by_real_path)]
@@ -85,7 +85,8 @@ def unreadable(path: Path) -> str:
 
 
 def may_be_clip_configuration(path: Path) -> bool:
-    """Return whether a file looks like a clip configuration, even with mistakes. Return True if there is no file."""
+    """Return whether a file looks like a clip configuration, even with mistakes. Return True if the file does not
+    exist."""
     if path.is_dir() or path.suffix.lower() not in DOCUMENT_KINDS:
         return not path.exists()
     try:
@@ -106,7 +107,7 @@ def is_clip_configuration(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a file is a report of `unified-clip config check`, as JSON, SARIF or for GitLab."""
+    """Return whether a file is a report of `unified-clip config check` in JSON, in SARIF or for GitLab."""
     try:
         content = path.read_bytes() if path.suffix.lower() in DOCUMENT_KINDS else b""
         data = json.loads(content) if REPORT_WORDS.search(content) else None

@@ -70,7 +70,7 @@ class Judge:
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
         """Return the result of a clip, and the finding. The finding is None if the result is "same", "near" or "off".
 
-        nearest: Whether to accept a clip that differs in family or eps only.
+        nearest: Whether to accept a clip that differs only in family or eps.
         """
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
@@ -110,9 +110,9 @@ class Judge:
         return self._finding(use, "missing", use.why_unknown, edit)
 
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
-        """Return the finding of a clip that differs.
+        """Return the finding for a clip that differs from the configuration.
 
-        why: The words before the effect, if the threshold is only known at run time.
+        why: Words to print before the effect, if the threshold is only known at run time.
         """
         family = family_difference(config, self.config)
         does = " ".join(describe.sentences(config))
@@ -130,7 +130,8 @@ class Judge:
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
-        """Return the settings of a clip with unknown threshold, or None if they fit the configuration."""
+        """Return the settings of a clip with unknown threshold, or None if the settings agree with the
+        configuration."""
         if use.rule is None or is_off(self.config):
             return None
         if not isinstance(self.config.threshold, float):
@@ -141,7 +142,7 @@ class Judge:
         return None if family is not None and (family.same or nearest) else config
 
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Add advice about `check.off` before an edit, if Python source clips by unified_clip."""
+        """If Python source clips by unified_clip, add advice about `check.off` before the edit."""
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback
         if not is_hinted or not self._own or use.is_own or use.engine in UNREACHABLE:
@@ -239,9 +240,10 @@ class Judge:
         )  # fmt: skip
 
     def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
-        """Return a sentence with the norm before a clip, after the clip, and after the clip of the configuration.
+        """Return a sentence with three norms of an example: before a clip, after the clip, and after the
+        configuration's clip.
 
-        The sentence is about the example whose results differ most.
+        The function chooses the example whose results differ most.
         """
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
         parts = [part for each in (config, self.config) for part in each.parts]

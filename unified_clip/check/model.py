@@ -33,18 +33,18 @@ class Finding(ReportModel):
     """A clip that differs or is missing, a clip of unknown effect, or a rule of the table `check` without effect."""
 
     kind: Kind
-    """"drift": the clip differs, is on in a file of `check.off`, or clips twice. "missing": a path or a pattern of
-    `check.require` has no file with a clip, a file of `check.each` has no clip, or a file of `check.explicit` has only
-    the trainer's default. Or an optimizer has no clip, and the file clips for another optimizer. "unknown": the effect
-    of the clip cannot be read from the file. "unused": a rule of the table `check` has no effect.
-    """
+    """"drift": the clip differs, clips twice, or is on although `check.off` lists the file. "missing": a clip that
+    `check.require` or `check.each` requires does not exist, or a file of `check.explicit` has only the trainer's
+    default. The kind is also "missing" if an optimizer has no clip although the file clips for another optimizer.
+    "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table `check` has no
+    effect."""
 
     path: str
     """The path of the file. It is relative if the file is below the working directory."""
 
     line: int
     column: int
-    """The column, from 1."""
+    """The column. The first column is 1."""
 
     clip: str
     """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path, the
@@ -54,15 +54,15 @@ class Finding(ReportModel):
     """For "drift": the effect of the clip, in sentences. For other kinds: the reason of the finding, in sentences."""
 
     wanted: str
-    """The effect of the clip configuration in sentences. Empty if the finding is about no clip."""
+    """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
 
     differences: list[Difference]
-    """The settings that differ. Empty for other kinds than "drift"."""
+    """The settings that differ. The list is empty unless the kind is "drift"."""
 
     effect: str
-    """For "drift": the norm before and after the clip, and after the clip of the configuration, for the example
-    gradients whose results differ most. Or the largest difference of two families, or the reason why the clip has to be
-    off. Empty for other kinds."""
+    """For "drift": the norm of example gradients before the clip, after the clip, and after the clip of the
+    configuration. The example is the one whose results differ most. The text can also be the largest difference between
+    two families, or the reason why the clip has to be off. The text is empty for all other kinds."""
 
     edit: str
     """The text to write instead, advice in sentences, or both."""
@@ -83,53 +83,57 @@ class Clip(ReportModel):
 
     line: int
     column: int
-    """The column, from 1."""
+    """The column. The first column is 1."""
 
     clip: str
     """The code or key that clips: a function, an argument, or a trainer with its key."""
 
     format: str
-    """The format of the file, such as "hf". Empty for a call in Python source, and if the format is unknown."""
+    """The format of the file, such as "hf". The text is empty for a call in Python source, and if the format is
+    unknown."""
 
     family: str
-    """The family of the clip's rule. Empty if the rule has no family, or if the effect of the clip is unknown."""
+    """The family of the clip's rule. The text is empty if the rule has no family, or if the effect of the clip is
+    unknown."""
 
     result: Result
-    """"same": the clip has the effect of the configuration. "near": the clip differs in family or eps only, which
-    `--nearest` or `check.nearest` accepts. "off": the trainer's own clip is off, as `check.off` requires. "ignored": an
-    entry of `check.ignore` covers the finding. "drift", "missing" and "unknown": the clip has a finding of this kind.
-    """
+    """"same": the clip has the effect of the configuration. "near": the clip differs only in family or eps, and
+    `--nearest` or `check.nearest` accepts the difference. "off": the trainer's own clip is off, as `check.off`
+    requires. "ignored": an entry of `check.ignore` covers the finding. "drift", "missing" and "unknown": the clip has a
+    finding of this kind."""
 
 
 class Counts(ReportModel):
     """The numbers of files and clips in a check."""
 
     files: int
-    """All checked files."""
+    """The number of checked files."""
 
     trainers: int
-    """Files that are trainers' configurations."""
+    """The number of configuration files of trainers."""
 
     sources: int
-    """Python files that clip."""
+    """The number of Python files that clip."""
 
     clips: int
-    """Clips in trainers' configurations and Python files. Each clip was compared with the clip configuration, or is
-    unknown."""
+    """The number of clips in trainers' configurations and Python files. Each clip was compared with the clip
+    configuration, or has an unknown effect."""
 
     bases: int
-    """Base files, from which other configurations inherit. A base file is read together with the inheriting files."""
+    """The number of base files, from which other configurations inherit. A base file is read together with the
+    inheriting files."""
 
     unread: int
-    """Files that were not read, such as large ones. Each of these files is a finding, or a note if its text names no
-    clip."""
+    """The number of files that were not read, such as large files. Each of these files gets a finding, or a note if its
+    text names no clip."""
 
 
 class CheckReport(ReportModel):
     """The result of `unified-clip config check`."""
 
     version: Literal[1]
-    """The version of this format. It changes if a key is removed or changes its meaning, not if a key is added."""
+    """The version of this format. The version changes if a key is removed or changes its meaning, not if a key is
+    added."""
 
     config: str
     """The file of the clip configuration."""
@@ -141,16 +145,15 @@ class CheckReport(ReportModel):
     """The result in a sentence."""
 
     clips: list[Clip]
-    """All clips, in the order of path, line and column."""
+    """All clips, sorted by path, line and column."""
 
     findings: list[Finding]
     ignored: list[Finding]
     """Findings that an entry of `check.ignore` covers."""
 
     notes: list[str]
-    """Sentences about facts that are no findings, such as differences that `--nearest` accepts, files without a clip of
-    their own, and patterns that were not checked.
-    """
+    """Sentences about facts that are not findings, such as differences that `--nearest` accepts, files without a clip
+    of their own, and patterns that were not checked."""
 
     counts: Counts
 

@@ -75,7 +75,7 @@ def _clip_lines(report: CheckReport) -> list[str]:
 
 
 def _ignored_lines(report: CheckReport) -> list[str]:
-    """Return a line for each reason of ignored findings, with the first place and the number of other places."""
+    """Return a line for each reason why findings are ignored, with the first place and the number of other places."""
     reasons: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)

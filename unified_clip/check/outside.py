@@ -1,4 +1,4 @@
-"""Check scripts that leave a trainer's clip to a configuration file, as LightningCLI does."""
+"""Check scripts whose trainer reads its clip from a configuration file, as with LightningCLI."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _parts(use: ClipUse) -> tuple[str, str]:
 
 
 def reads_file(use: ClipUse) -> bool:
-    """Return whether a clip in Python source is a function that reads its clip from a file, such as LightningCLI."""
+    """Return whether a clip in Python source is a call, such as LightningCLI, that reads the clip from a file."""
     return use.is_set_outside and any(_parts(use)[0] in each.elsewhere for each in settings())
 
 
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
-    """Return the clips in nearby configuration files that the script's trainer can read. Leave out clips that must be
+    """Return the clips in nearby configuration files that the script's trainer can read, without clips that must be
     off."""
     return [
         each

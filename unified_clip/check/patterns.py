@@ -15,21 +15,21 @@ BACKSLASH = "\\"
 def matches(glob: str, path: Path, root: Path) -> bool:
     """Return whether a pattern matches the path from `root` to a file.
 
-    Links in `path` are followed first, so `root` must not contain links.
+    Symbolic links in `path` are resolved first, so `root` must not contain symbolic links.
     """
     return pattern(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 
 
 def relative(path: Path, root: Path) -> str:
-    """Return the path from `root` to a file, with "/" on all systems. Links in `path` are followed first."""
+    """Return the path from `root` to a file, with "/" on all systems. Symbolic links in `path` are resolved first."""
     return Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
 
 
 def is_near(one: Path, other: Path, root: Path) -> bool:
     """Return whether two files probably belong to one project.
 
-    This is true if the directory of one file contains the other file, or if a directory below `root` contains both
-    files.
+    The result is True if the directory of one file contains the other file, or if a directory below `root` contains
+    both files.
     """
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))
@@ -47,7 +47,7 @@ def pattern(glob: str, star: str) -> re.Pattern[str]:
 
 
 def advice(glob: str, root: Path, wrong: str = "") -> str:
-    """Return the edit for a pattern without effect.
+    """Return advice for a pattern that has no effect.
 
     wrong: The key that might be wrong in an entry of `check.ignore`, such as "path".
     """

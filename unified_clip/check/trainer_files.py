@@ -46,7 +46,7 @@ CLIP_NAMES = [
 ]  # fmt: skip
 
 MISPLACED = "UC105"
-"""The code of the error about a clip key in a place where the trainer does not read the key."""
+"""The code of the error about a clip key in a place that the trainer does not read."""
 
 LINE = re.compile(r", line (\d+)")
 
@@ -59,7 +59,7 @@ TARGET = (
     "clip configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
-"""The keys that identify a file of TrainingArguments without a clip key."""
+"""Keys that identify a file of TrainingArguments if the file has no clip key."""
 
 BY_DEFAULT = (
     "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP, which clip at "
@@ -71,7 +71,7 @@ BY_DEFAULT = (
 def read(path: Path, format_: str = "") -> list[ClipUse]:
     """Return the clips that a configuration file sets. Only a shell script can have several clips.
 
-    A file of an unknown format, or a file that cannot be parsed, is an unknown clip if its text names a clip.
+    If a file has an unknown format or cannot be parsed, but its text names a clip, return a clip of unknown effect.
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
@@ -88,7 +88,8 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a list with the one clip of a file. If formats disagree about the file, the clip is unknown."""
+    """Return a list with the one clip of a file. If formats disagree about the file, the effect of the clip is
+    unknown."""
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
@@ -122,7 +123,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a shell script: a clip of each trainer, and an unknown clip for each other clip option."""
+    """Return a clip for each trainer in a shell script, and a clip of unknown effect for each other clip option."""
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -131,7 +132,8 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file is a clip configuration. The vocabulary of a tokenizer can have equal keys with numbers."""
+    """Return whether a file is a clip configuration. The vocabulary of a tokenizer can have the same keys, with
+    numbers."""
     rule = document.get("rule")
     return rule in ("none", "value", "norm", "global_norm") or (document.has("threshold") and not is_number(rule))
 
@@ -171,7 +173,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Read a part of Hydra's configuration through the main configurations that might choose the part.
+    """Read a file of Hydra through the main configurations that might include the file.
 
     Return the clip, or None if the effect is unknown or differs between the main configurations.
     """
@@ -194,10 +196,10 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """Return a list with one unknown clip for a file of no known format that names a clip, and [] for any other file.
+    """If a file of unknown format names a clip, return a list with one clip of unknown effect, else [].
 
-    In TOML, YAML and JSON, the clip is the first key with the name of a clip key. A table or list counts only if it
-    contains a number.
+    In TOML, YAML and JSON, the clip is the first key that is named like a clip. A key with a table or list is ignored
+    unless the table or list contains a number.
     """
     suffix = path.suffix.lower()
     if suffix not in DOCUMENT_KINDS:
@@ -234,7 +236,7 @@ def _values(document: Document) -> tuple[NamedValue, ...]:
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:
-    """Return an unknown clip for each clip function that Hydra calls, as in `_target_: optax.clip`."""
+    """Return a clip of unknown effect for each clip function that Hydra calls, as in `_target_: optax.clip`."""
     return [
         ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
         for keys, text in command_lines.texts(document.data)
@@ -243,13 +245,13 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is or contains a number. The number 0 counts, because 0 makes all gradients 0 in some
+    """Return whether a value is or contains a number, including 0. The threshold 0 makes all gradients 0 in some
     programs."""
     return any(is_number(each.value) for each in inner_values(value))
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework of a clip whose format reads clips in Python source, such as "optax", or ''."""
+    """Return the framework of a clip, such as "optax", if the format of the clip reads Python source, else ''."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 
@@ -281,7 +283,7 @@ def _has_clip_word(path: Path) -> bool:
 
 
 def may_be_configuration(path: Path) -> bool:
-    """Return whether a file looks like a trainer's configuration. A notebook is no configuration."""
+    """Return whether a file looks like a trainer's configuration. A notebook is never a configuration."""
     if path.suffix.lower() != PYTHON:
         return path.suffix.lower() != NOTEBOOK
     return PYTHON_CONFIGURATION.search(_text(path)) is not None

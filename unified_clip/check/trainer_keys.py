@@ -1,4 +1,4 @@
-"""Find the keys that give a trainer's file the effect of the shared clip configuration."""
+"""Find the keys that make a trainer's file clip like the shared clip configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrainerKeys(NamedTuple):
     """Whether the edited file has exactly the effect of the configuration, or None if the edit was not tried."""
 
     problem: str = ""
-    """The reason why the keys alone do not have the effect of the configuration, or ''."""
+    """The reason why the keys alone are not enough, or ''."""
 
     @property
     def with_problem(self) -> str:
@@ -37,7 +37,7 @@ class TrainerKeys(NamedTuple):
 
 
 def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
-    """Return the keys with which a file has the effect of `target`.
+    """Return the keys that make a file clip like `target`.
 
     Try the place where `config export` writes the keys, and the place where the file has its own keys.
     """
@@ -61,14 +61,14 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the clip key that a file does not set, or () if the user chooses a name in the path."""
+    """Return the path of the clip key that the file lacks, or () if the path contains a name that the user chooses."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
 
 
 Changes = dict[Path, Any]
-"""The values to set, by path. REMOVED stands for a key to remove."""
+"""Maps the path of each key to its new value. The value REMOVED removes the key."""
 
 REMOVED = object()
 
@@ -101,7 +101,7 @@ def _candidates(
 
 
 def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]:
-    """Return the paths of the clip keys of a file that an edit does not change."""
+    """Return the paths of the clip keys that an edit does not change."""
     tables = {path[:-1] for path in changes}
     read = placement.read_paths(document, trainer)
     beside = [(*table, *path[-1:]) for table in tables for path in trainer.clip_keys]
@@ -111,7 +111,7 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Try an edit of a file. Return whether the file then has exactly the effect of `target`, and the problem or ''."""
+    """Try an edit of a file. Return (whether the edited file clips exactly like `target`, problem or '')."""
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)
@@ -151,7 +151,7 @@ def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
-    """Return words for the file to edit, or '' for the file with the clip."""
+    """Return the file to edit in words, or '' if the edited file contains the clip."""
     document, file = use.document, use.read
     if document is None or file is None:
         return ""

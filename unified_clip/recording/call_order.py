@@ -1,4 +1,4 @@
-"""Pair the clip calls of a step by their gradients and settings, because two runs may clip in different orders."""
+"""Pair the clip calls of a step by gradients and settings, because two runs can clip in different orders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MissingCalls(NamedTuple):
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
     """Sort the calls of each step so that equal clips have the same position. Calls without a partner come last.
 
-    Return (a, b, calls that only one run makes). If partners are not clear, the calls of the step keep their order.
+    Return (a, b, calls that only one run makes). If the partners are ambiguous, the calls of the step keep their order.
     """
     by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
@@ -56,7 +56,8 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return the sorted calls of both runs and the missing calls, or None if the calls should keep their order."""
+    """Return (sorted calls of `a`, sorted calls of `b`, missing calls), or None if the calls should keep their
+    order."""
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -81,9 +82,11 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (index in `b` of the partner of each call in `a`, whether the order of the calls matters).
+    """Return (indices, whether the order of the calls matters). The indices are the partners in `b` of the calls in
+    `a`.
 
-    The indices are None if a call has no partner. The order matters if two calls of a run may clip the same gradients.
+    The indices are None if a call has no partner. The order matters if two calls of a run might clip the same
+    gradients.
     """
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))
@@ -91,7 +94,7 @@ def partners_of(
 
 
 def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the similarity of two calls, or None if they cannot be the same clip."""
+    """Return the similarity of two calls, or None if the calls cannot be the same clip."""
     is_near = have_near_norms(call, other)
     share = _share(call, other, names)
     if share is None:  # no gradient was recorded
@@ -107,7 +110,7 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
     """Return the fraction of gradients that two calls have in common, or None if no gradients were recorded.
 
-    Gradients are compared by name, or by shape if one call has only positions.
+    Gradients are compared by name, or by shape if one call has no names.
     """
     if not call.parameters or not other.parameters:
         return None
@@ -120,7 +123,7 @@ def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | Non
 
 
 def _named(call: RecordedCall, names: Names) -> list[str]:
-    """Return the names of a call's gradients in the other run, without positions such as "0"."""
+    """Translate the names of a call's gradients to names of the other run. Positions such as "0" are left out."""
     return [names.get(name, name) for name in call.parameters if not name.isdecimal()]
 
 
@@ -143,7 +146,7 @@ def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
 def _is_split(
     few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
 ) -> bool:
-    """Return whether one run may clip the gradients of the missing calls within its other calls."""
+    """Return whether one run might clip the gradients of `missing` as a part of its other calls."""
     own, paired, rest = (
         {name for call in calls for name in _named(call, known)}
         for calls, known in ((few, names), (others, {}), (missing, {}))
@@ -171,7 +174,7 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return increasing indices of partners with the greatest total similarity, or None if there are none."""
+    """Return the partners with the greatest total similarity as increasing indices, or None if no partners exist."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

@@ -37,7 +37,7 @@ def make_namer(names: Any) -> Namer:
     names: The argument `names` of `record`, or a function from a `Leaf` to its name.
 
     TypeError: `names` has another type, or a name is not a string.
-    ValueError: A list of names has a name twice.
+    ValueError: A list of names contains the same name twice.
     """
     names = as_mapping(names)
     if names is None:
@@ -59,7 +59,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Returns the name of a gradient's parameter, or else the gradient's own name, or else None."""
+    """Returns the name of a gradient's parameter. If there is none, return the gradient's own name or None."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -108,7 +108,7 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return {name: index of the gradient}. A gradient without a name gets its position as name, such as "0".
+    """Return {name: index of the gradient}. If a gradient has no name, its position, such as "0", is the name.
 
     taken: The names that other clips of the call use. This function adds the new names.
     """
@@ -124,7 +124,7 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (dtype, copy of the gradient as an array)} without sparse gradients.
+    """Return {name: (dtype, copy of the gradient as an array)}. Sparse gradients are left out.
 
     A complex gradient becomes a real array with a last axis of length 2, for the real and the imaginary part.
     """
@@ -147,9 +147,9 @@ class ClipEvent:
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """Record the clip. If its graph cannot report values, record only the settings.
+        """Record the clip. If the compiled graph cannot report values, record only the settings.
 
-        names: The index of each gradient by name. None: record no norms of single gradients.
+        names: Maps the name of each gradient to its index. If `names` is None, record no norms of single gradients.
         new: The names that no earlier call had.
         """
         path, threshold = clip.path, clip.threshold
@@ -215,10 +215,11 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """Record the norm of each gradient and of its weight, with the clip's `norm_type` or else as a 2-norm.
+        """Record the norm of each gradient and of its weight, with the `norm_type` of the clip. The default is the
+        2-norm.
 
-        For a clip by value with the bounds -c and c, record the largest absolute value, too: it shows whether the call
-        clips.
+        For a clip by value with the bounds -c and c, also record the largest absolute value, which shows whether the
+        call clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
@@ -322,12 +323,12 @@ def _flat(value: Any) -> list[Any]:
 
 
 def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
-    """Return whether any clip changed its gradients. None means that this is unknown."""
+    """Return whether any clip changed its gradients, or None if the result is unknown."""
     return None if None in clipped and True not in clipped else any(clipped)
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups of parameters that one call clips into lines of the recording.
+    """Convert the groups of parameters in one call to lines of the recording.
 
     Consecutive groups share a line if they clip per tensor or by value, and if their settings are equal.
     """

@@ -29,7 +29,7 @@ from .runs import RecordedRun, RunError, read
 __all__ = ["RecordingComparison", "compare"]
 
 PHASES = len(NUMBERS) + 2
-"""The number of parts that the progress bar counts: the stages, the differences to report, and the causes."""
+"""The number of steps of the progress bar: all stages, the choice of differences, and the search for causes."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,14 @@ class RecordingComparison:
     a: RecordedRun
     b: RecordedRun
     max_ulp: float
-    """Numbers that differ by up to this many units in the last place count as the same."""
+    """Numbers that differ by up to this many units in the last place are treated as equal."""
 
     pairs: Sequence[CallPair]
     """The calls of both runs that were compared."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The reported differences between clip calls and between optimizer steps, with their causes, in order of time.
+    """The reported differences, each with its causes, in order of time. A difference is between clip calls or optimizer
+    steps.
 
     The mapping is empty if the runs are the same.
     """
@@ -54,10 +55,10 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first coefficients that differ because the runs have different eps, with the cause.
+    """The first divergence of coefficients that different eps cause, with the cause.
 
-    The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` does not hide these
-    coefficients.
+    The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect on this
+    field.
     """
 
     @property
@@ -71,7 +72,7 @@ class RecordingComparison:
 
     @property
     def findings(self) -> list[Cause]:
-        """The causes of all divergences, with one cause of each kind."""
+        """The causes of all divergences. Each kind of cause is listed once."""
         return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
 
     @property
@@ -100,20 +101,21 @@ def compare(
         a: The file of a recording.
         b: The file of the other recording.
         names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
-        max_ulp: Numbers that differ by up to this many units in the last place count as the same.
-        labels: Names of the two runs, as printed in sentences. None: the name of the file, with as many folders as
-            distinguish the two files.
+        max_ulp: Numbers that differ by up to this many units in the last place are treated as equal.
+        labels: Names of the two runs, as printed in sentences. If a label is None, the name of the file is used, with
+            enough folders to distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: A function that returns whether updates differ at or after a step, for runs of `verify`. If the
-            function returns False, differences between the optimizers' settings at the step are not reported. With
-            this function, calls keep their recorded steps, and weights may differ by rounding noise of any size.
+        has_effect: A function for runs of `verify`, which returns whether updates differ at or after a step. If the
+            function returns False, differences between the optimizers' settings at the step are not reported. If you
+            pass a function, calls keep their recorded steps, and weights can differ by rounding noise of any size.
 
     Returns:
         The differences to report with their causes, and the agreement of the runs in each number.
 
     Raises:
         RunError: A file cannot be read or is no recording, no call of a run has a result, or the runs have no numbers
-            to compare. Or `names` has a name that is in neither run, or mixes both directions.
+            to compare. The error is also raised if `names` contains a name that is in neither run, or if its keys
+            belong to both runs.
 
     Example:
         >>> import tempfile
@@ -214,11 +216,11 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Only one divergence is reported for each pair of calls, the first in this list:
+    Only one divergence is reported for each pair of calls. The first divergence in this list is chosen:
 
-    - the first divergence that is too large even for rounding errors that grow from step to step, or a coefficient that
-      differs far more than the norms of its call
-    - the first divergence that is too large for rounding
+    - the first divergence that exceeds accumulated rounding errors, or a coefficient that differs far more than the
+      norms of its call
+    - the first divergence that exceeds rounding
     - the first of all divergences
     - the first divergence of each stage without numbers, such as the threshold
 
@@ -260,7 +262,7 @@ def _to_report(
 
 
 def _is_own_jump(divergence: Divergence, differences: Sequence[Divergence]) -> bool:
-    """Return whether a coefficient differs far more than the norms of its call, so that the norms are not the reason.
+    """Return whether a coefficient differs far more than the norms of its call, so that the norms cannot be the reason.
 
     differences: All divergences of the pair of calls.
     """

@@ -13,7 +13,8 @@ from .._core.observer import Clip
 from .natives.hooks import HOOKS
 
 Recording = Any
-"""Stands for `recorder.Recording`, which cannot be imported here because its module imports this module."""
+"""A placeholder for `recorder.Recording`. This module cannot import `recorder`, because `recorder` imports this
+module."""
 
 NOT_CLIPS = ("get_total_norm", "global_norm", "set_gradient_clip")
 
@@ -22,7 +23,7 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0
-        """The number of seconds that recording this call took."""
+        """The seconds that were spent on recording this call."""
 
 
 class Dispatcher:

@@ -21,8 +21,8 @@ Stage = Literal[
 ]  # fmt: skip
 """The kinds of difference between two runs.
 
-"calls", "norms" and "clips" are different numbers of calls, norms and clips. "clipped" means that only one call changed
-its gradients. The last six kinds are about the steps of optimizers.
+"calls", "norms" and "clips" mean that the runs have different numbers of calls, norms or clips. "clipped" means that
+only one call changed its gradients. The last six kinds are about the steps of optimizers.
 """
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
@@ -35,24 +35,26 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run, or its position if it has no name.
+    """The name of the parameter in the first run, or the position of a parameter without a name.
 
     If a setting of an optimizer differs, this is the name of the setting.
     """
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance between the two numbers, in ULP and relative, or None if there are no two numbers to compare."""
+    """The distance between the two numbers in ULP, and the relative distance. Both are None if there are no two
+    numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance in ULP of a larger number whose rounding can cause the difference.
+    """The distance, measured in ULP of a larger number. Rounding of the larger number can cause the difference.
 
-    For a gradient, the larger number is the total norm. For a weight, it is the largest norm of the weight so far. For
-    a coefficient, this field equals `ulps`. For a weight that only rounding noise moves, the field is 0.
+    For a gradient, the larger number is the total norm. For a weight, the larger number is the largest norm of the
+    weight so far. For a coefficient, this field equals `ulps`. For a weight that only rounding noise moves, the field
+    is 0.
     """
 
     is_noise: bool = False
-    """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `NoiseTracker`."""
+    """Whether all or some of the parameter's gradients are only rounding noise. See `NoiseTracker`."""
 
 
 class Agreement(ReportModel):
@@ -67,10 +69,10 @@ class Agreement(ReportModel):
     """The step of the largest difference in ULP, or null if all numbers are equal."""
 
     beyond_rounding_at_step: int | None
-    """The first step at which numbers differ by more than 64 ULP, or null if there is none."""
+    """The first step at which numbers differ by more than 64 ULP, or null if no step has such a difference."""
 
     noise: list[str]
-    """The parameters whose numbers differ only by rounding noise. The other fields do not include their differences."""
+    """The parameters whose numbers differ only by rounding noise. The other fields do not include these parameters."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +81,19 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls, or the number of all pairs if only one run has a further call."""
+    """The index of the pair of calls. If only one run has another call, this is the number of all pairs."""
 
     first: Divergence
     missing: MissingCalls | None = None
-    """The calls that only one run makes, for the stage "calls", or None if these calls are not known."""
+    """For the stage "calls": the calls that only one run makes, or None if these calls are unknown."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient, or else for each norm of a per-tensor clip."""
+        """Return (name, norm in run a, norm in run b) for each gradient. If there are no names, use the norms of a
+        per-tensor clip."""
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
         if not norms and pair.a.rule == "each":
@@ -113,14 +116,15 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
     """For each pair of calls, yield its divergences. A divergence comes before its consequences.
 
-    max_ulp: Numbers that differ by up to this many ULP agree. From ROUNDING ULP on, all rounding noise agrees.
+    max_ulp: Numbers that differ by up to this many ULP agree. If `max_ulp` is at least ROUNDING, all rounding noise
+        agrees.
     """
     for differences in _all_divergences(pairs, max_ulp):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 
 
 def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
-    """Return the parameters that differ by more than `max_ulp`, and whose gradients are rounding noise."""
+    """Return the parameters that differ by more than `max_ulp` and have only rounding noise as gradients."""
     every = (each for differences in _all_divergences(pairs, max_ulp) for each in differences)
     return list(dict.fromkeys(str(each.parameter) for each in every if each.is_noise))
 
@@ -174,8 +178,8 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is its name in call a, "position N", or None if the call has only one number. Numbers of calls with
-    different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
+    The first item is the name in call a or "position N". It is None if the call has only one number. Numbers of calls
+    with different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -187,7 +191,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
     """Yield (parameter, coefficient in call a, coefficient in call b) if only one of the coefficients is known.
 
-    Calls that may have changed no gradients are left out.
+    Calls that possibly changed no gradients are left out.
     """
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
@@ -242,7 +246,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the differences between two calls that have no size, such as gradients that only one call has."""
+    """Yield the differences that have no size, such as gradients that only one call has."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))
@@ -261,7 +265,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether the largest norm exceeds the threshold.
 
-    None means that rounding decides, or that a number is unknown.
+    Return None if rounding decides, or if a number is unknown.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -271,7 +275,7 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the smallest coefficient is below 1. None means that rounding decides, or that it is unknown."""
+    """Return whether the smallest coefficient is below 1. Return None if rounding decides, or if it is unknown."""
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 
 SCHEMA = 2
-"""Version 1 of the format has no steps of optimizers."""
+"""The version of the format. Version 1 does not contain steps of optimizers."""
 
 READABLE = (1, SCHEMA)
 

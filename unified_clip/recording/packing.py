@@ -14,7 +14,8 @@ from .runs import Parameter, RecordedCall
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that are a single parameter in the other run. Their norms are combined."""
+    """Several parameters of one run that are a single parameter in the other run. The norms of the parameters are
+    combined."""
 
     parts: tuple[Parameter, ...]
 
@@ -38,7 +39,7 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair each parameter that `names` lacks with one or more parameters of the other call, or return []."""
+    """Pair each parameter that is not in `names` with one or more parameters of the other call, or return []."""
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
@@ -73,7 +74,8 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Join the calls of a step into one per-tensor clip call, if the other run has only one such call.
 
-    For example, Keras' GRU has one bias, and PyTorch's GRU has two, which can be clipped together by their total norm.
+    For example, PyTorch's GRU has two biases in place of Keras' one bias. A call can clip both biases by their total
+    norm.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
@@ -137,7 +139,7 @@ def by_stored_rows(
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Pair sparse gradients with gradients that have the same lengths of all axes except the first one."""
+    """Pair sparse gradients with gradients of the same shape. The lengths of the first axis can differ."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]
@@ -180,7 +182,7 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """Replace the total norm of `call` by the total norm of the stored rows, if `other` has the same total norm.
+    """If `other` has the total norm of the stored rows, replace the total norm of `call` by this norm.
 
     If only one gradient has different norms in both calls, the norm in `other` is the norm of the stored rows.
     """

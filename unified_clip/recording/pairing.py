@@ -21,7 +21,7 @@ from .rounding import same
 from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
 MOST_NEAR = 3
-"""The error about an unknown name in --map lists at most this many similar names."""
+"""The largest number of similar names in the error about an unknown name in --map."""
 
 Names = Mapping[str, str]
 """Maps the names of parameters in one run to their names in the other run."""
@@ -57,7 +57,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     """Pair the calls of two runs in order. Stop at the end of a run, or when the steps of two calls differ.
 
     names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
-    rate: The learning rate of all steps. None: use the recorded learning rates, or 0.
+    rate: The learning rate of all steps. If `rate` is None, use the recorded learning rates, or 0.
     """
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
@@ -78,11 +78,11 @@ ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "
 """Parts of the names of optimizers whose steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Parts of the names of optimizers whose steps are proportional to the gradient. ADAPTIVE takes precedence."""
+"""Parts of the names of optimizers whose steps are proportional to the gradient. ADAPTIVE is searched first."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
-    """Return {step: greatest learning rate}. Optimizers that are not in ADAPTIVE count as 0."""
+    """Return {step: greatest learning rate}. The learning rate is 0 for optimizers that are not in ADAPTIVE."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
         rate = greatest_setting(step, "lr") if _is_of(step, ADAPTIVE) else 0.0
@@ -129,7 +129,7 @@ def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
 
 
 def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:
-    """Return whether only the numbers in names differ, as if one `Sequential` had an extra layer without parameters."""
+    """Return whether only the numbers in names differ, as after adding a layer without parameters to a `Sequential`."""
     positions = {name: index for index, name in enumerate(b)}
     moved = [name for index, name in enumerate(a) if positions.get(name, index) != index]
     has_numbers = all(any(map(str.isdecimal, re.split(r"[\W_]+", name))) for name in moved)
@@ -176,10 +176,10 @@ def _not_a_string(name: str, value: object) -> str:
 def match_parameters(
     a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
 ) -> Names:
-    """Return {name in `a`: name in `b`} for the parameters of two calls, without parameters that have no partner.
+    """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
 
     Parameters are paired by `names`, then by equal names. If no names are equal, parameters of equal shapes are paired
-    in order. Positions such as "0" do not count as names, and the axes of a shape may have any order.
+    in order. Positions such as "0" are not names. Shapes are compared without the order of their axes.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -200,18 +200,18 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` in the direction from run a to run b.
+    """Return `names` as a dict from names in run a to names in run b.
 
-    Return None if a name is unknown or the directions are mixed.
+    Return None if a name is unknown, or if the keys belong to both runs.
     """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
 
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    """Return `names` in the direction from run a to run b.
+    """Return `names` as a dict from names in run a to names in run b.
 
-    Raise RunError if a name is unknown or the directions are mixed.
+    Raise RunError if a name is unknown, or if the keys belong to both runs.
     """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
@@ -239,7 +239,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Merge the calls of a loop that clips one gradient per call, if the other run clips all gradients in one call.
 
-    A run with a loop may have counted each call as a step. Its calls then get the steps of the other run.
+    If the run with the loop counted each call as a step, its calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
@@ -265,7 +265,7 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """This function removes the calls from the lists in `rest`."""
+    """Return the calls of a step for each run, with loops merged. The lists in `rest` are changed."""
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -280,14 +280,15 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return 0 if the call clips neither per tensor nor by value."""
+    """Return the number of tensors, or 0 if the call clips neither per tensor nor by value."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return how many calls a loop with one gradient per call makes in place of `line`, or 0 if that is unknown."""
+    """Return the number of calls that a loop with one gradient per call makes in place of `line`, or 0 if it is
+    unknown."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
@@ -338,7 +339,7 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
 
 
 def orders_of(pair: CallPair) -> dict[str, str]:
-    """Return {name of a weight: relation between the orders of its elements in both runs}.
+    """For each weight, return how the order of its elements differs between the runs.
 
     The relation is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
     Weights without fingerprints, or with different lengths of axes, are left out.

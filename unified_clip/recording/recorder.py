@@ -39,21 +39,22 @@ def record(
 
     Args:
         path: The file, which must not exist.
-        norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, their norms
-            are recorded, too. Recording the norms reads all gradients once more.
-        gradients_every: Store the gradients before clipping every N steps, as safetensors files beside `path`.
+        norms: Record the norm of each gradient under the name of its parameter. If a call gets the weights, the norms
+            of the weights are also recorded. Recording the norms reads all gradients once more.
+        gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
             `named_parameters()`. The names of a dict or model also apply to a plain list with one gradient for each
-            parameter, in order. None: use the keys of dicts, the names in (name, gradient) tuples, the parameter names
-            of Paddle and TensorFlow, or else positions.
+            parameter, in order. If `names` is None, the recording uses the keys of dicts, the names in (name,
+            gradient) tuples, the parameter names of Paddle and TensorFlow, or positions.
         natives: Record the frameworks' own functions too.
 
     Returns:
-        The recording, a context manager. Its `step` counts calls, unless you set it or call `next_step()`.
+        The recording, a context manager. The attribute `step` counts calls, unless you set `step` or call
+        `next_step()`.
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: gradients_every is below 1, or a list of names has a name twice.
+        ValueError: gradients_every is below 1, or a list of names contains the same name twice.
         FileExistsError: The file exists when the `with` block begins.
         OSError: The file cannot be created when the `with` block begins.
 
@@ -96,7 +97,7 @@ class Recording:
         self._waits: set[Callable[[], object]] = set()
         self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
-        """Returns the loss scale of the gradients, or None if there is no loss scale or it is unknown."""
+        """A function that returns the loss scale of the gradients, or None if no loss scale is known."""
         self._arranged: set[str] = set()
 
     def _make_locks(self) -> None:
@@ -114,7 +115,7 @@ class Recording:
         self._begin_step(step)
 
     def next_step(self) -> None:
-        """Begin the next step, after running graphs have reported their calls.
+        """Wait until running graphs have reported their calls, and begin the next step.
 
         If you never call `next_step()` and never set `step`, each clip call is a step.
 
@@ -272,7 +273,8 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. Do not hold `_lock`, because the reports take it."""
+        """Wait until running graphs have reported their calls. Do not hold `_lock`, because the reports need the
+        lock."""
         for wait in tuple(self._waits):
             wait()
 
@@ -358,7 +360,7 @@ class CallRecorder:
     def end(self, seconds: float | None, error: BaseException | None) -> None:
         """Write the lines of the call, or make the graph of a traced call write them.
 
-        None means that the duration is unknown.
+        seconds: The duration of the call, or None if the duration is unknown.
         """
         self._tail["seconds"] = seconds
         if error is not None:

@@ -1,4 +1,4 @@
-"""Measure the distance of two recorded numbers, and decide whether rounding can cause it."""
+"""Measure the distance of two recorded numbers, and decide whether rounding can cause the distance."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""The largest difference in ULP that counts as rounding. Frameworks add numbers in different orders."""
+"""The largest difference in ULP that is treated as rounding. Frameworks add numbers in different orders."""
 
 GROWTH = 16
-"""Rounding grows from step to step. It can reach this many times the largest earlier difference."""
+"""Rounding errors can grow from step to step, up to this many times the largest earlier difference."""
 
 NEAR = 4
-"""Two norms that differ by at most this many ULP count as equal, because computing a norm rounds."""
+"""Two norms that differ by at most this many ULP are treated as equal, because computing a norm rounds."""
 
 PRODUCT = 1e-5
-"""The largest relative rounding error between the norm of clipped float32 gradients and the product of norm and
-coefficient."""
+"""The largest relative difference that rounding causes between two numbers: the norm of clipped float32 gradients, and
+the norm before the clip times the coefficient."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -35,7 +35,7 @@ class Distance(NamedTuple):
 def distance(a: float, b: float) -> Distance:
     """Return the distance of two numbers.
 
-    NaN equals NaN, and the distance to any other number that is not finite is inf.
+    The distance of two equal numbers, or of two NaN, is 0. Any other distance of a number that is not finite is inf.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
@@ -56,7 +56,7 @@ def is_near(a: float, b: float) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Return whether two settings are equal. NaN equals NaN."""
+    """Return whether two settings are equal. Two NaN are equal."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):

@@ -18,7 +18,7 @@ Key = tuple[int, str | None]
 
 
 class NoiseTracker:
-    """Decides which numbers of two runs differ by rounding noise only.
+    """Decides which numbers of two runs differ only by rounding noise.
 
     Call `is_noise` for a pair of calls while `follow` yields the pair.
     """
@@ -41,7 +41,8 @@ class NoiseTracker:
     def key(self, name: str | None) -> Key:
         """Return a key for a parameter. The key is the same at all steps.
 
-        Positions such as "0" occur in each clip call of a step, so their key also contains the number of the call.
+        Positions such as "0" occur in each clip call of a step, so the key of a position also contains the number of
+        the call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
@@ -65,7 +66,8 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and not 0 in both."""
+    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and not 0 in at least one
+    run."""
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
@@ -73,7 +75,7 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return the largest norm that counts as rounding noise: ROUNDING ULP of the total norm.
+    """Return the largest norm that is treated as rounding noise: ROUNDING ULP of the total norm.
 
     Return 0 if `norm_type` is below 1, because the total norm is then far above all norms.
     """

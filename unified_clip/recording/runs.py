@@ -69,7 +69,7 @@ class RecordedCall(Table):
     per slice, and "value" has no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """The threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
+    """The threshold of the norm, the two bounds of a clip by value, or None if the threshold is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -83,16 +83,16 @@ class RecordedCall(Table):
     """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
 
     coef: Real | list[Real | None] | None = None
-    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", None for "value". An
-    unknown coefficient is None, too: no factor explains the results, or the threshold is not a single number."""
+    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", None for "value". A
+    coefficient is also None if no factor explains the results, or if the threshold is not a single number."""
 
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """`nan` and `inf` are the numbers of NaN and of infinite elements, or None if they are unknown."""
+    """`nan` is the number of NaN elements, and `inf` is the number of infinite elements. Unknown numbers are None."""
 
     seconds: Real | None = None
-    """The seconds that the call took on the host. This is None inside a graph, and for a framework's own function."""
+    """The duration of the call on the host in seconds, or None inside a graph and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
     """The norms and shapes of the gradients, by name. The dict is empty if no norms were recorded."""
@@ -105,26 +105,26 @@ class RecordedCall(Table):
     """The world size and the rank if several ranks own the gradients, else None."""
 
     layout: dict[str, int] = {}
-    """The number of gradients with each layout of shards over ranks."""
+    """Maps each layout of shards over ranks to the number of gradients with this layout."""
 
     loss_scale: Real | None = None
-    """The loss scale of the gradients, or None if there is no loss scale, or if it is unknown."""
+    """The loss scale of the gradients, or None if no loss scale is known."""
 
     repeated: int = 0
     """The number of repeated parameters in the call."""
 
     sparse: int = 0
-    """The number of sparse gradients, if a framework's function clips them."""
+    """The number of sparse gradients that a framework's function clips."""
 
     watched: bool = False
-    """Whether the call is a call of a framework's own function. In recordings of `verify`, the coefficient of such a
+    """Whether the call is a call of a framework's own function. In recordings of `verify`, the coefficient of a watched
     call is computed from the clipped gradients, and has their rounding errors."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
 
     passed_norm: Real | None = None
-    """The norm that the caller passed, as by `use_norm=`. `norm` is exact if the recording has norms."""
+    """The norm that the caller passed, for example by `use_norm=`. `norm` is exact if the recording has norms."""
 
     stored_norm: Real | list[Real] | None = None
     """The norm over the stored rows of sparse gradients, if a row is stored more than once. Functions that return no
@@ -137,7 +137,7 @@ class RecordedCall(Table):
     """Whether a watched call clipped gradients, or None if that is unknown."""
 
     error: str | None = None
-    """The exception that the call raised. All fields about the clip are then missing."""
+    """The exception that the call raised. After an exception, all fields about the clip are missing."""
 
     process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
 
@@ -175,7 +175,7 @@ class RecordedCall(Table):
         return [None] if self.rule == "global" and self.coef is None else _listed(self.coef)
 
     def known_coefs(self) -> list[float]:
-        """Return the coefficients, or [] if one of them is unknown."""
+        """Return the coefficients, or [] if a coefficient is unknown."""
         coefs = [coef for coef in self.coefs() if coef is not None]
         return coefs if len(coefs) == len(self.coefs()) else []
 
@@ -190,18 +190,20 @@ class OptimizerStep(Table):
     optimizer: str  # the class, such as `torch.optim.SGD`
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. If parameter groups have different values, a setting is a tuple."""
+    """The learning rate (`lr`) and other settings. If parameter groups have different values, a setting is a tuple of
+    the values."""
 
     backward_calls: int | None = None  # the number of backward passes since the previous step
     cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients that changed after the last backward pass without a recorded clip."""
+    """The number of gradients that changed after the last backward pass, not counting recorded clips."""
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
 
     decayed: tuple[int, int] | None = None
-    """(elements with weight decay, elements of all changed parameters), if only some parameters have weight decay."""
+    """(number of elements with weight decay, number of elements of all changed parameters). The field is set only if
+    some parameters have no weight decay."""
 
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
@@ -280,7 +282,7 @@ class RecordedRun(Table):
 
 
 CHUNK = 1 << 20
-"""`read` reports its progress after each part of this many characters."""
+"""The number of characters after which `read` reports its progress."""
 
 
 def read(
@@ -290,12 +292,12 @@ def read(
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.
-        name: The name of the run in sentences. None: the name of the file.
-        advance: A function for a progress bar. It is called with 1 after each part of the file.
+        name: The name of the run, as printed in sentences. If `name` is None, the name of the file is used.
+        advance: A function for a progress bar. `read` calls `advance(1)` after each part of the file.
 
     Returns:
-        The recording. Its clip calls, optimizer steps and logged numbers are those of the first process. `others` has
-        the clip calls of the other processes.
+        The recording, with the clip calls, optimizer steps and logged numbers of the first process. The field `others`
+        contains the clip calls of all other processes.
 
     Raises:
         RunError: The file cannot be read, or is not a valid recording.

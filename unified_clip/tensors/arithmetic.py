@@ -18,7 +18,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """A binary floating-point format. `size` is in bytes, and the exponents are those of normal numbers."""
+    """A binary floating-point format. `size` is in bytes. The exponents are for normal numbers."""
 
     precision: int
     min_exponent: int
@@ -42,8 +42,8 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
     The result is inf if it is too large for `dtype`.
 
-    square: A fraction of 0 or more.
-    degree: 1 for the fraction itself, 2 for its square root.
+    square: A Fraction that is not negative.
+    degree: 1 to return the fraction itself, 2 to return its square root.
     """
     if square == 0:
         return 0.0
@@ -109,7 +109,7 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 def power_sum(values: Float64s, p: float) -> Fraction:
     """Return the sum of |x|**p over all elements, which must be finite.
 
-    The sum is exact for p = 1 and p = 2. For other p above 0, it is computed with 60 digits.
+    The sum is exact for p = 1 and p = 2. For any other p above 0, the sum is computed with 60 digits.
     """
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
@@ -124,7 +124,7 @@ LIMB = 18
 CHUNK = 1 << 15
 """The number of elements that are summed at a time.
 
-The sums of products of limbs then stay below 2**53, so float64 adds them exactly.
+With this number, the sums of products of limbs stay below 2**53, so that float64 sums are exact.
 """
 
 
@@ -152,7 +152,7 @@ def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return total**(1 / p) rounded to `dtype`, with ties to even, or inf if it is too large.
+    """Return total**(1 / p) rounded to `dtype`, with ties to even, or inf if the result is too large.
 
     For p other than 1 and 2, the root is computed with 60 digits before it is rounded.
     """

@@ -13,9 +13,8 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""Fingerprints of a weight: for its own order of axes, for its flat sequence of elements, and for each further order of
-`axis_orders`.
-"""
+"""The fingerprints of a weight: for its own order of axes, for its flat sequence, and for the other orders in
+`axis_orders`."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
@@ -23,10 +22,10 @@ SLICE = 1 << 20
 """The number of elements to convert to float64 at once, so that large embeddings are not copied whole."""
 
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
-"""Whether a framework's convolution kernels have their channels on the last axes."""
+"""Whether the convolution kernels of a framework have their channels on the last axes."""
 
 SAME_TOLERANCE = 1e-6
-"""Rounding makes the fingerprints of equal weights differ by at most this number times the norm of the weight."""
+"""Because of rounding, fingerprints of equal weights can differ by this number times the norm of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
@@ -58,8 +57,8 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
     """Return (sum of the elements, sum of their cubes) of a matrix, or None for any other weight.
 
-    Two matrices with the same norm and the same sums have the same elements, maybe in different orders. The gates of a
-    GRU differ in this way between frameworks.
+    Two matrices with the same norm and the same sums have the same elements, maybe in different orders. For example,
+    frameworks store the gates of a GRU in different orders.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -70,7 +69,7 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Compare two results of `sums_of` for two weights of the same norm."""
+    """Return whether two weights of equal norm have the same elements. `a` and `b` are results of `sums_of`."""
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 
@@ -79,7 +78,7 @@ def without_ones(shape: Sequence[int | None]) -> list[int | None]:
 
 
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the orders of axes that a weight can have in the frameworks, with its own order first.
+    """Return all orders of axes that frameworks use for a weight. The first order is the weight's own order.
 
     A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
     output) in Keras, TensorFlow and JAX. Axes of length 1 are not numbered.
@@ -95,12 +94,12 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return the factors of the elements in a block of neighbouring axes, as a flat array.
+    """Return one factor for each element in a block of neighbouring axes, as a flat array.
 
-    A factor is a product of one cosine per axis.
+    A factor is the product of one cosine for each axis.
 
-    first: The number of the block's first axis.
-    places: The place of each axis in an order of axes.
+    first: The index of the first axis in the block.
+    places: Maps each axis to its position in an order of axes.
     """
     product: Float64s = np.ones(1)
     for axis, length in enumerate(shape, first):
@@ -110,9 +109,10 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the cosines and then the sines of row or column positions, for the fingerprint of the flat sequence.
+    """Yield first the cosines and then the sines of the positions of rows or columns, for the fingerprint of the flat
+    sequence.
 
-    Their sum of products is the cosine of an element's position: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
+    The cosine of an element's position is a sum of products: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
@@ -123,9 +123,9 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """Return for each of two weights whether it can be a kernel with its channels last.
+    """For each of two weights, return whether the weight can be a convolution kernel with channels last.
 
-    If only one of the two frameworks has channels last, only the weight of that framework can be such a kernel.
+    If exactly one framework has channels last, only the weight of that framework can have channels last.
     """
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
@@ -134,11 +134,11 @@ def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
 def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights by their fingerprints.
 
-    The result is "transposed" if one weight has an order of axes that the other weight can have in another framework.
-    It is "reshaped" if only the flat sequences of elements are equal.
+    The result is "transposed" if one weight equals the other weight in the order of axes of another framework. The
+    result is "reshaped" if only the flat sequences of elements are equal.
 
     norm: The norm of the weights, which must be the same for both.
-    frameworks: The framework of each weight, or None if it is unknown.
+    frameworks: The framework of each weight, or None if the framework is unknown.
     """
     tolerance = SAME_TOLERANCE * norm
     if abs(a[0] - b[0]) <= tolerance:

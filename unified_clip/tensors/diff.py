@@ -21,16 +21,16 @@ MOST_TENSORS = 5
 def describe(
     left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0, rtol: float = 0
 ) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp` and `rtol`, or '' if none do.
+    """Return a text about the gradients that differ by more than `max_ulp` and `rtol`, or '' if all gradients agree.
 
     If the names of the gradients differ, the text describes only the names. Gradients with different dtypes or shapes
     always differ. A sparse gradient is compared in its dense form.
 
-    left, right: Gradients by name.
+    left, right: The gradients to compare, by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
     max_ulp: The largest allowed distance of two elements, in ULP.
     rtol: The largest allowed difference of two elements, divided by the largest finite element of the gradient in
-        `right`. With 0, only `max_ulp` counts.
+        `right`. If `rtol` is 0, only `max_ulp` is used.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)

@@ -14,9 +14,9 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container by name, in order.
+    """Return a dict from name to gradient, in the order of the container.
 
-    A gradient without a name is called "gradient 0", after its position. A repeated name gets a number: "w (2)".
+    A gradient without a name is named after its position, such as "gradient 0". A repeated name gets a number: "w (2)".
 
     container: A tensor, or nested lists, tuples or dicts of tensors of one framework.
     """

@@ -25,19 +25,19 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""The stages of a clip. The last one is the new parameters after a step, or in `verify`, their change."""
+"""The stages of a clip. "update" is the new parameters after a step, or, in `verify`, the change of the parameters."""
 
 
 class UnreadableError(CodedError, code="UC701"):
-    """A file of tensors cannot be read. The message has the reason and the remedy."""
+    """A file of tensors cannot be read. The message contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
     """A dense tensor.
 
-    For a complex dtype, the last axis of `array` has the real and the imaginary part. For bfloat16, `array` has the
-    bits of the elements as uint16.
+    For a complex dtype, the last axis of `array` contains the real and the imaginary part. For bfloat16, `array`
+    contains the bits of the elements as uint16.
     """
 
     dtype: str
@@ -64,7 +64,8 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A tensor that stores only some of its rows. `values[i]` is added to row `rows[i]`, and other rows are zero."""
+    """A tensor that stores only some of its rows. `values[i]` is added to row `rows[i]`, and all rows outside `rows`
+    are zero."""
 
     rows: npt.NDArray[np.int64]
     values: Dense
@@ -90,7 +91,7 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return a copy of an array as a tensor. The array may have either byte order."""
+    """Return a copy of an array as a tensor. The array can be big-endian or little-endian."""
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -99,7 +100,8 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype. V2 is bfloat16, because np.savez and h5py write bfloat16 as V2."""
+    """Return the name of a NumPy dtype. The name of V2 is "bfloat16", because np.savez and h5py write bfloat16 as
+    V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -110,7 +112,7 @@ def form(tensor: Dense | None) -> str:
 def encode(values: Float64s, dtype: str) -> Dense:
     """Return numbers as a tensor. `dtype` must represent each number exactly, so call `arithmetic.rounded` first.
 
-    For a complex dtype, the last axis of `values` has the real and the imaginary part.
+    For a complex dtype, the last axis of `values` contains the real and the imaginary part.
     """
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))
@@ -119,7 +121,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return the dense form of a sparse gradient. Other gradients stay unchanged.
+    """Return the dense form of a sparse gradient. Any other gradient is returned unchanged.
 
     Repeated rows are summed exactly and rounded once. Rows outside the shape are dropped. Results are cached.
     """

@@ -18,25 +18,25 @@ from ...errors import ConfigError
 NOTEBOOK = ".ipynb"
 
 PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python3", "pypy", "memit", "mprun", "lprun")
-"""Magics of a whole cell whose other lines are Python."""
+"""Cell magics, such as `%%time`, that are followed by lines of Python."""
 
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of a function around the code of a cell that is only written to a file. No other cell runs the code."""
+"""The name of a function around the code of a cell that is only written to a file. Other cells never run the code."""
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
 HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*")
 ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
-"""Matches an assignment of the output of a command, such as files = !ls."""
+"""Matches an assignment from a shell command, such as files = !ls."""
 
 
 class Place(NamedTuple):
     cell: int
     line: int
     file_line: int
-    """The line in the file. All numbers begin at 1."""
+    """The line in the file. The first line and the first cell have the number 1."""
 
     indent: int = 0
     """The number of spaces that this module adds before the code of the line."""
@@ -50,7 +50,7 @@ class Notebook(NamedTuple):
     """The command lines after `!` and `%`, and the cells for a shell."""
 
     other: dict[int, str]
-    """The text of each cell that is not Python, by its first line."""
+    """Maps the first line of each cell that is not Python to the text of the cell."""
 
     places: Sequence[Place]
 
@@ -123,7 +123,7 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    """Yield the lines in the file for the lines of each cell. The number is 1 for a line that is not found."""
+    """For each cell, yield the numbers of its lines in the file. A line that is not found has the number 1."""
     strings = [*STRING.finditer(text)]
     ends = [match.start() for match in re.finditer("\n", text)]
     keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]
@@ -168,12 +168,13 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
 
 
 def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Return a cell that is only written to a file as the body of a function. `def` replaces the line of the magic."""
+    """Convert a cell that is only written to a file to a function. The line with `def` replaces the line of the
+    magic."""
     return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the lines with `pass` in place of magics, and the lines with only the commands."""
+    """Return (lines with `pass` in place of magics, lines that contain only the commands)."""
     code, commands = [], []
     is_continued = False
     for line in lines:

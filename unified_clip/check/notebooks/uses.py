@@ -14,7 +14,7 @@ from . import cells
 from .cells import NOTEBOOK, Notebook, NotebookError
 
 LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
-"""Matches words such as "line 3" in a reason, with an optional name of a file before the words."""
+"""Matches a place in a reason, such as "line 3" or "train.py, line 3"."""
 
 NOT_PYTHON = "This cell names a clip and is not valid Python. Correct it, or ignore it with a reason in check.ignore."
 NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
@@ -23,7 +23,7 @@ NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignor
 def others(path: Path) -> list[ClipUse]:
     """Return the clips of a notebook that are not in Python: clips in command lines and in other languages.
 
-    Return one unknown clip for an invalid notebook whose text names a clip.
+    For an invalid notebook whose text names a clip, return one clip of unknown effect.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []
@@ -41,7 +41,8 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. A clip in a notebook gets the line in the file, and the cell as part of its name."""
+    """Yield the clips. A clip in a notebook gets the line number in the file, and the number of the cell in its
+    name."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
@@ -79,5 +80,5 @@ def _renamed(text: str, path: Path, notebook: Notebook) -> str:
 
 
 def line_of(path: Path, line: int) -> int:
-    """Return the line in the file for a line of the file's Python source."""
+    """Convert a line number in the Python source to a line number in the file."""
     return _place(cells.read(path), line).file_line if path.suffix.lower() == NOTEBOOK else line

@@ -1,4 +1,4 @@
-"""Find the parameters that a clip call clips, and loops over parameters around the call."""
+"""Find the parameters that a clip call changes, and find loops around the call."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights
 
 GROUP = re.compile(r"param_groups\[.*\]\[.params.\]")
 MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module", re.IGNORECASE)
-"""Matches the name of a whole model, or of a wrapper around a whole model."""
+"""Matches the usual names of a model, or of a wrapper around a model."""
 
 HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
 """Matches a condition that excludes only parameters without a gradient."""
 
 SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_only|subset")
-"""Matches names that suggest a selection of parameters."""
+"""Matches names that suggest that code selects only some parameters."""
 
 MAX_ALIASES = 3
-"""The number of names that are followed, as in a = b; b = model.parameters()."""
+"""The largest number of assignments to follow, such as `a = b` after `b = model.parameters()`."""
 
 ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
 NAMED = (
@@ -38,12 +38,12 @@ NAMED = (
 
 
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
-    """Return `config` with an `include` pattern for the parameters of a clip call.
+    """Return `config` with an `include` pattern for the parameters that a call clips.
 
     The pattern is `encoder.*` for `model.encoder.parameters()`. If the call clips all parameters, return `config`
     itself.
 
-    Raise ConfigError if the selection is unknown, or if a loop over parameters computes several global norms.
+    Raise ConfigError if the clipped parameters are unknown, or if a loop computes a separate norm for each parameter.
     """
     named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
     tensors = next(named, call.args[0] if call.args else call)
@@ -56,9 +56,9 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return the calls in Python source by (line, column). Columns count characters, from 1.
+    """Return a dict from (line, column) to the call that starts there. Columns count characters, from 1.
 
-    If several calls begin at the same place, as in `model().clip()`, return the innermost call.
+    If several calls start at the same position, as in `model().clip()`, the dict contains the innermost call.
     """
     lines = re.split(r"\r\n?|\n", text)
     before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
@@ -68,7 +68,7 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
     """Return the code of a clip call with THRESHOLD in place of its threshold.
 
-    limits: The parameters that set the threshold. Two limits are not replaced.
+    limits: The names of the parameters that set the threshold. If there are two names, the code stays unchanged.
     """
     slot = ast.Name(THRESHOLD)
     names = [*parameters, *[""] * len(call.args)]
@@ -81,7 +81,7 @@ def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Seque
 
 
 def _has_optimizer(source: Source, tensors: ast.expr) -> bool:
-    """Return whether an optimizer of the file has exactly these parameters, as in `Adam(model.actor.parameters())`."""
+    """Return whether an optimizer of the file gets exactly these parameters, as in `Adam(model.actor.parameters())`."""
     code = ast.unparse(tensors)
     calls = [call for call in source.calls if is_made(source, call)]
     passed = [each for call in calls for each in (*call.args[:1], *(keyword.value for keyword in call.keywords))]
@@ -89,7 +89,7 @@ def _has_optimizer(source: Source, tensors: ast.expr) -> bool:
 
 
 def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
-    """Raise ConfigError if a loop over parameters clips by a norm of its own in each iteration."""
+    """Raise ConfigError if a loop clips each parameter by a separate norm."""
     names = {node.id for node in ast.walk(tensors) if isinstance(node, ast.Name)}
     node: ast.AST = call
     while not isinstance(node, ast.Module | ast.FunctionDef):
@@ -107,7 +107,7 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
 
 
 def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
-    """Return a pattern for the names of the parameters in `tensors`, such as `encoder.*`, or '' for all parameters."""
+    """Return a pattern such as `encoder.*` for the names of the parameters, or '' for all parameters."""
     match tensors:
         case ast.Name(id=name) if depth < MAX_ALIASES and (values := source.bound.get(name)):
             value = values[0] if len(values) == 1 else None
@@ -138,7 +138,7 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
 
 
 def _pattern_of_definition(source: Source, node: ast.expr, name: str, depth: int) -> str:
-    """Return the pattern for a function call or an attribute whose definition is in the file."""
+    """Return the pattern for a function or attribute that is defined in the same file."""
     values: list[ast.expr | None] = []
     for other in source.nodes:
         match other:
@@ -191,7 +191,7 @@ def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
 
 
 def _is_entry(node: ast.expr, models: ast.expr) -> bool:
-    """Return whether an expression is a whole model in a dict of models, such as `self.model["generator"]`."""
+    """Return whether an expression selects a model from a dict of models, such as `self.model["generator"]`."""
     match node:
         case ast.Subscript(value=value, slice=ast.Constant(value=str())):
             return value is models

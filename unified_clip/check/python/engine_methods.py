@@ -18,7 +18,7 @@ class Engine(NamedTuple):
 
     classes: Sequence[str]
     methods: Mapping[str, Sequence[str]]
-    """The parameters of each method, in order."""
+    """The names of each method's parameters, in order."""
 
     variable: str = ""
     """The usual name of an object of the class, or '' if there is none."""
@@ -27,7 +27,7 @@ class Engine(NamedTuple):
     """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
-    """Whether a norm that is not finite is an error by default."""
+    """Whether the methods raise an error by default if the norm is not finite."""
 
 
 FSDP = "FullyShardedDataParallel"
@@ -57,9 +57,9 @@ LIMITS = ("clip_val", "clip_value", "max_norm")
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of a call of an engine's method, or None for any other call.
+    """Return the clip configuration that has the same effect as a method of an engine, or None for any other call.
 
-    threshold: The number that replaces a threshold that is only known at run time.
+    threshold: The number to use if the threshold is only known at run time.
     """
     if call is None or not isinstance(call.func, ast.Attribute):
         return None

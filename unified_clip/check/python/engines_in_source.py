@@ -20,7 +20,7 @@ ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 
 def of_site(source: Source, line: int, column: int) -> str:
-    """Return the engine under which the clip at a place runs, or '' if code can clip there as usual.
+    """Return the training engine under which a clip runs, or '' if there is none.
 
     An argument of the call, or an unconditional call of `Accelerator` or `deepspeed.initialize`, chooses the engine.
     """
@@ -34,7 +34,7 @@ def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:
 
 
 def is_at(call: ast.Call, line: int, column: int) -> bool:
-    """Return whether a call, or one of its keyword arguments, begins at a line and column. Columns count from 1."""
+    """Return whether a call, or one of its keyword arguments, starts at a line and column. Columns count from 1."""
     places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
     return any((each.lineno, each.col_offset + 1) == (line, column) for each in places)
 

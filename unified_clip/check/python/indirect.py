@@ -30,7 +30,7 @@ COMMANDS = re.compile(
 PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
 BRACES = re.compile(r"\{[^{}]*\}")
 RUN_TIME = "${...}"
-"""Stands for a part of a command line that is only known at run time, such as a shell's variable."""
+"""Replaces a part of a command line that is only known at run time, such as a shell variable."""
 
 CLIPPING = "gradient_clipping"
 PORTED = ("deepspeed", "accelerate")
@@ -114,7 +114,7 @@ def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for need_clip=False, p.need_clip = False and setattr(p, "need_clip", False)."""
+    """Yield a setting for code that excludes a parameter from clipping, such as `p.need_clip = False`."""
     match node:
         case ast.keyword(arg="need_clip", value=value):
             place: ast.expr = value
@@ -157,7 +157,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
     """Yield the effect of DeepSpeed's settings for Trainer, such as {"gradient_clipping": 0.5}.
 
-    In files that import a package of PORTED, `unified-clip port` finds the key.
+    Files that import a package of PORTED are skipped, because `unified-clip port` finds the key there.
     """
     match node:
         case ast.keyword(arg="deepspeed", value=value):
@@ -246,7 +246,7 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips of command lines in lists of strings, and in strings that a function in COMMANDS runs."""
+    """Yield the clips in command lines, which are lists of strings or strings that a function in COMMANDS runs."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):

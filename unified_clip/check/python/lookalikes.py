@@ -65,7 +65,7 @@ def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> boo
 def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:
     """Yield (node, table, name, value) for each assignment, keyword argument or entry of a dict.
 
-    The table is the object, class, function or dict that gets the value.
+    The table is the object, class, function or dict to which the value belongs.
     """
     waiting: list[tuple[ast.AST, str]] = [(tree, "")]
     while waiting:
@@ -101,7 +101,8 @@ def _is_dict(node: ast.AST) -> bool:
 
 
 def _value(node: ast.expr) -> object:
-    """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for other code.
+    """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for any other
+    code.
 
     A call such as `field(default=1.0)` has the value of its argument.
     """

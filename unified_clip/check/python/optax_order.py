@@ -15,13 +15,13 @@ from .usage import SHOWS
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")
 PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", *WRAPPERS)
-"""The functions of optax, besides its chains, whose transformation gets all gradients."""
+"""Functions of optax that wrap a transformation, and pass all gradients to the transformation."""
 
 KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
-"""The transformations of optax, besides its clips, after which a clip still clips gradients."""
+"""Transformations that can come before a clip, because their results are still gradients."""
 
 HOLDERS = ("create", "Optimizer", "TrainState")
-"""Functions of flax whose result contains a transformation, but is not a transformation itself."""
+"""Functions of flax that return an object with a transformation inside."""
 
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
@@ -42,13 +42,13 @@ CONDITIONAL = (
 DEPTH = 4
 
 Kind = Literal["transformation", "entry", "entries"]
-"""The meaning of code in a chain. An entry is a (name, transformation) tuple of `optax.named_chain`."""
+"""The kind of an expression in a chain. An entry is a (name, transformation) tuple of `optax.named_chain`."""
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:
-    """Return the reason for each clip that is not among the first transformations in `optax.chain`.
+    """Return a dict from each clip that is in a wrong place of an `optax.chain` to the reason.
 
-    Other clips, and the transformations in KEEPS_GRADIENTS, can come before the clip.
+    Only other clips, and transformations in KEEPS_GRADIENTS, can come before a clip.
     """
     reasons: dict[ast.Call, str] = {}
     flow = Flow(source)
@@ -97,12 +97,13 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _ends(outer: ast.AST) -> bool:
-    """Return whether the code around a transformation is not a transformation itself, as in `tx.update(gradients)`."""
+    """Return whether code only uses a transformation, as in `tx.update(gradients)`, instead of wrapping the
+    transformation."""
     return isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and last_name(outer.func) in HOLDERS)
 
 
 def _selection(flow: Flow, clip: ast.Call, outer: ast.Call | ast.IfExp) -> str:
-    """Return the reason why code around a clip might exclude the clip from steps, or ''."""
+    """Return the reason why some steps might run without a clip, or ''."""
     source = flow.source
     if isinstance(outer, ast.IfExp):
         is_clipped = all(_has_clip(flow, branch) for branch in (outer.body, outer.orelse))
@@ -125,7 +126,7 @@ def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _keeps(flow: Flow, call: ast.Call) -> bool:
-    """Return whether a function outside of optax keeps its arguments, or passes an argument first to a chain."""
+    """Return whether the result of a function still contains the transformation that the function gets."""
     name, is_chain = last_name(call.func), _chain(flow.source, ast.Call(call, [], [])) or _chain(flow.source, call)
     if is_chain or name in (*HOLDERS, *APPENDING, *SHOWS, "dict") or name[:1].isupper():
         return True
@@ -150,11 +151,11 @@ def _add_late(
     depth: int = 0,
     kind: Kind = "transformation",
 ) -> ast.expr | None:
-    """Add each clip in `node` that comes after another transformation to `reasons`.
+    """For each clip in `node` that comes after another transformation, add the reason to `reasons`.
 
-    Return the first transformation after which a clip clips no gradients, or None.
+    Return the first transformation whose result is no longer the gradients, or None.
 
-    before: The result for the code before `node`.
+    before: The result of this function for the code before `node`.
     """
     parts: Sequence[ast.expr] | None
     source, inner = flow.source, kind
@@ -199,7 +200,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a node is a call of `as_optax` with an optimizer, which returns the optimizer's updates."""
+    """Return whether a node calls `as_optax` with an optimizer. The call then returns the updates of the optimizer."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

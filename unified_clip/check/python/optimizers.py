@@ -12,7 +12,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""The ends of names that contain the name of an optimizer by accident, as in SOAPClient."""
+"""Nouns that show that a name is not an optimizer, such as "Client" in SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
@@ -36,10 +36,10 @@ STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
 CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 
 KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
-"""The packages whose models have a method `compile` that gets an optimizer."""
+"""Packages whose models have a method `compile` with an argument for the optimizer."""
 
 COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object", "super")
-"""Functions that get the class of an optimizer, and build none. `object` is `mock.patch.object`."""
+"""Functions that can get the class of an optimizer without building an optimizer. `object` is `mock.patch.object`."""
 
 
 def is_made(source: Source, node: ast.expr) -> bool:
@@ -51,7 +51,7 @@ def is_made(source: Source, node: ast.expr) -> bool:
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Yield the node and the full name of each optimizer that code builds, in the order of the source.
 
-    The node is the call that builds the optimizer, or the name of an optimizer that code passes on.
+    The node is the call that builds the optimizer, or the name of a class that code passes to a function.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"
@@ -60,9 +60,9 @@ def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
-    """Return whether a node is the name of an optimizer that code calls or passes on.
+    """Return whether a node is the name of an optimizer class that code calls or passes to a function.
 
-    A name in a type, a comparison, a pattern or a base class does not count.
+    A name in a type, a comparison, a pattern or a base class is ignored.
     """
     if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
         return False

@@ -43,12 +43,12 @@ _Known = tuple[Source, Mapping[str, config_calls.Own]]
 MEASURES = ("get_total_norm", "global_norm")
 
 OFF = "argument.leave_off"
-"""The rule of `port` for a trainer's argument that switches clipping off."""
+"""The name of the rule in `port` for an argument that switches off a trainer's clip."""
 
 LINE = re.compile(r"^Line (\d+)")
 
 ADVICE = re.compile(r"^Port |^Then change |by hand")
-"""Matches sentences in a reason of `port` that advise how to port."""
+"""Matches a sentence of `port` that advises how to change the code."""
 
 ONE_BOUND = (
     "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
@@ -72,11 +72,11 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    A file without a known clip is an unknown clip if a setting in the file is named like a clip. Invalid Python that
-    names a clip is unknown, too.
+    If a file has no known clip, but sets a value that is named like a clip, return a clip of unknown effect. The same
+    applies to a file that names a clip but is not valid Python.
 
     configurations: The files that were read as configurations of trainers.
-    precisions: The mixed precision in each Accelerate file near a Python file.
+    precisions: For each Python file, the mixed precision in each Accelerate configuration file nearby.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
@@ -110,10 +110,10 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield the clips, and the steps and optimizers without a clip in files with other clips.
+    """Yield the clips. For files with clips, also yield the steps and optimizers that have no clip.
 
-    Leave out clips that every call of their function switches off. Clips of gradients that Accelerate might have scaled
-    are unknown.
+    Clips that all callers switch off are left out. If Accelerate might have scaled the gradients, the effect of a clip
+    is unknown.
     """
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
@@ -144,7 +144,7 @@ def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
-    """Leave out calls with an infinite threshold in files with another clip. Such calls only measure a norm."""
+    """If a file has other clips, leave out calls with an infinite threshold, which only measure a norm."""
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
@@ -166,7 +166,8 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Leave out calls of unified_clip's methods from the frameworks' clips. PyTorch's tensors have `clip_`, too."""
+    """Remove calls of unified_clip's methods from the clips of frameworks. PyTorch's tensors also have a method
+    `clip_`."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -183,7 +184,7 @@ def _source(path: Path) -> Source:
 def _native_uses(
     file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
 ) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file. An entry is None if the code is no clip.
+    """Return the frameworks' own clips in a file. An entry is None if the code does not clip.
 
     is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be off.
     """
@@ -220,7 +221,7 @@ def _native(
 ) -> ClipUse | None:
     """Return a framework's own clip, or None if the code clips no gradients.
 
-    site: The clip as `unified-clip port` finds it.
+    site: The clip that `unified-clip port` found.
     """
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
@@ -270,9 +271,9 @@ def _native(
 
 
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
-    """Return a clip of unknown threshold with the effect of the default of its option.
+    """Return a clip whose threshold is the default of a command line option.
 
-    A default of 0 stays unknown, because 0 often switches the clip off.
+    If the default is 0, the threshold stays unknown, because 0 often switches the clip off.
     """
     rule, option = use.rule, options.find(source, code)
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
@@ -301,7 +302,7 @@ def _passes_class(source: Source, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
-    """Return a trainer's clip. The clip is unknown if settings of DeepSpeed might change its effect."""
+    """Return a trainer's clip. If settings of DeepSpeed might change the clip, its effect is unknown."""
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
     why, is_rejected = deepspeed.problem(source, use.path, use.line, use.column, use.config)
@@ -311,7 +312,7 @@ def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
-    """Raise ConfigError if Paddle would not clip by one norm of all parameters, or rejects an argument."""
+    """Raise ConfigError if Paddle rejects an argument, or would not clip all parameters by one norm."""
     last = name.rpartition(".")[2]
     if not name.startswith("paddle.") or last not in ARGUMENTS:
         return
@@ -329,7 +330,7 @@ def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:
 
 
 def _package(name: str) -> str:
-    """Return the package of a clip from its full name, such as "torch" for `torch.nn.utils.clip_grad_norm_`."""
+    """Return the package in the full name of a clip, such as "torch" for `torch.nn.utils.clip_grad_norm_`."""
     function = name.partition("(")[0]
     for setting in settings():
         if function in setting.factories:

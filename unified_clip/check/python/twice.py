@@ -1,4 +1,4 @@
-"""Find trainers' clips in Python source beside a clip of unified_clip for the same trainer."""
+"""Find trainers in Python source that clip twice: by their own clip and by unified_clip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
     "integrations.lightning_callback.ClipCallback": ("lightning", "pytorch_lightning"),
 }
-"""The packages of the trainers that call each callback of unified_clip."""
+"""Maps each callback of unified_clip to the packages of the trainers that call the callback."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
 """The packages of trainers and optimizers whose own clip stays on after `attach_to`, so that both clip."""
@@ -30,7 +30,7 @@ def packages_of_callbacks(path: Path) -> set[str]:
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file. Set `twice` for a trainer's clip if unified_clip clips for the same trainer.
+    """Return the clips of a file. Set `twice` for a trainer's clip if unified_clip also clips for the trainer.
 
     If the file also has a trainer of the same package whose clip is off, unified_clip's clip belongs to that trainer.
     """
@@ -48,7 +48,7 @@ def _marked(source: Source, use: ClipUse, own: dict[str, tuple[str, ast.expr]], 
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
-    """Return the name and the node of each clip by unified_clip. The key is the package of the trainer."""
+    """Return a dict from the package of a trainer to the name and the node of unified_clip's clip."""
     clips: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]

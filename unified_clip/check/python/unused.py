@@ -34,7 +34,8 @@ NOT_PASSED = (
 
 
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
-    """Return the clip of a call that creates a `ClipConfig`. The clip is unknown if no code can use the configuration.
+    """Return the clip of a call that creates a `ClipConfig`. Its effect is unknown if no code can use the
+    configuration.
 
     If only other files can use the configuration, set `unused`. The function `resolved` then searches the other files.
     """
@@ -75,7 +76,8 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
     """Yield each clip. For a clip with `unused`, search the other files for code that uses the configuration.
 
-    If a file might use the configuration, set `users` and a note instead of `unused`. Otherwise, the clip is unknown.
+    If a file might use the configuration, set `users` and a note instead of `unused`. If no file uses the
+    configuration, the effect of the clip is unknown.
     """
     files: dict[Path, _File] = {}
     for use in uses:
@@ -99,7 +101,8 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
-    """Return the files in `others` that can import a name of a module, directly or from another of these files."""
+    """Return the files in `others` that can import `name` from a module, directly or through another file in
+    `others`."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # other files may import the name from `added`
@@ -126,14 +129,14 @@ class _File:
         return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
 
     def aliases(self, name: str, modules: Set[str]) -> set[str]:
-        """Return the names by which the file imports a name from one of these modules, also by `import *`."""
+        """Return all names under which the file imports `name` from one of the modules, including through `import
+        *`."""
         imports = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
         aliases = [each for node in imports if self._origin(node) in modules for each in node.names]
         return {each.asname or name for each in aliases if each.name in (name, "*")}
 
     def uses(self, name: str, modules: Set[str]) -> bool:
-        """Return whether the file imports and uses a name of one of these modules, or uses an attribute with
-        the name."""
+        """Return whether the file uses `name` from one of the modules, or uses an attribute called `name`."""
         if self.source is None:
             return False
         if any(usage.is_used(self.source, each) for each in self.aliases(name, modules)):
@@ -142,7 +145,7 @@ class _File:
         return is_module_named and usage.is_attribute_used(self.source, name)
 
     def _origin(self, node: ast.ImportFrom) -> str:
-        """Return the last part of the name of an imported module, or of the package for `from . import x`."""
+        """Return the last part of an imported module's name, or the name of the package for `from . import x`."""
         folders = self.path.resolve().parents
         package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
         return (node.module or package).rpartition(".")[2]
@@ -158,5 +161,6 @@ def _names_module(node: ast.AST, modules: Set[str]) -> bool:
 
 
 def _module(path: Path) -> str:
-    """Return the last part of the name by which a file is imported. The name of `__init__.py` is its directory."""
+    """Return the last part of the name by which a file is imported. For `__init__.py`, return the name of the
+    directory."""
     return path.resolve().parent.name if path.stem == "__init__" else path.stem

@@ -14,7 +14,7 @@ METHODS = (
     "__call__", "as_optax", "as_paddle", "attach_to", "clip_", "clipper", "copy", "export_to", "model_copy", "pairs",
     "traced",
 )  # fmt: skip
-"""The methods of `ClipConfig` that clip, or return an object or settings that clip."""
+"""Methods of `ClipConfig` that clip, or that return an object or settings for clipping."""
 
 CONTENTS = ("get", "items", "pop", "setdefault", "values")
 
@@ -22,14 +22,14 @@ PASSES = (
     ast.BinOp, ast.BoolOp, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.List, ast.ListComp, ast.Set,
     ast.Starred, ast.Tuple,
 )  # fmt: skip
-"""Kinds of code whose value is or contains a configuration that is written inside the code."""
+"""Kinds of code that can contain a configuration, such as a list or a dict."""
 
 SHOWS = (
     "ascii", "asdict", "bool", "callable", "critical", "debug", "dir", "dumps", "error", "eval", "exception", "exec",
     "format", "hasattr", "hash", "id", "info", "isinstance", "len", "log", "log_params", "pformat", "pprint", "print",
     "repr", "str", "type", "vars", "warn", "warning", "write",
 )  # fmt: skip
-"""Names of functions that show or examine an argument, and do not clip."""
+"""Names of functions that print or examine an argument, and never clip."""
 
 NAMESPACES = ("globals", "locals", "vars")
 
@@ -40,7 +40,7 @@ def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int 
     """Return whether code might call, pass, return or store the variable `name`.
 
     scope: The function or class that has the variable, or None for a variable of the module.
-    stores: Whether an assignment to an attribute, as in `self.clip = clip`, counts.
+    stores: Whether an assignment to an attribute, as in `self.clip = clip`, is a use.
     """
     nodes = _references(source, name, scope)
     return any(is_use(source, node, depth) for node in nodes if stores or not _is_stored(source, node))
@@ -54,12 +54,12 @@ def _is_stored(source: Source, node: ast.expr) -> bool:
 
 
 def is_attribute_used(source: Source, name: str) -> bool:
-    """Return whether code might clip by an attribute of this name. Attributes of imported modules do not count."""
+    """Return whether code might clip by an attribute called `name`. Attributes of imported modules are ignored."""
     return any(is_use(source, node) for node in _attribute_references(source, name))
 
 
 def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
-    """Return whether the code around a clip configuration might clip by the configuration."""
+    """Return whether the code around a clip configuration might use the configuration to clip."""
     parent = source.parents[node]
     match parent:
         case ast.Attribute(attr=name):
@@ -86,7 +86,7 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
 
 
 def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    """Return the function or class of the variable that an assignment sets, or None for a variable of the module."""
+    """Return the function or class to which an assigned variable belongs, or None for a variable of the module."""
     for scope in source.around(node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
             continue
@@ -102,7 +102,7 @@ def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
 def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
     """Return whether a scope is a function whose variables no other file can use.
 
-    A cell of a notebook that is only written to a file is no such function.
+    The result is False for a cell of a notebook that is only written to a file.
     """
     return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
 
@@ -116,7 +116,8 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 
 
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield the expressions whose value is the variable `name`, or all variables of its scope."""
+    """Yield the expressions that read the variable `name`, including calls such as `locals()` that read all
+    variables."""
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:
             case ast.Name(id=other, ctx=ast.Load()) if other == name and not _is_shadowed(source, node, name, scope):
@@ -162,7 +163,7 @@ def _clamps(source: Source, node: ast.Attribute) -> bool:
 
 
 def _is_shadowed(source: Source, node: ast.AST, name: str, scope: ast.AST | None) -> bool:
-    """Return whether a function around a read, inside `scope`, has its own variable of this name."""
+    """Return whether a function around `node`, inside `scope`, has its own variable called `name`."""
     for outer in source.around(node):
         if outer is scope:
             return False

@@ -53,7 +53,7 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """Return an inherited clip at the place of the inheriting file, if an entry names only the base file.
+    """If an entry names only the base file of an inherited clip, return the clip with the place of the inheriting file.
 
     The entry then covers the base file, but not the inheriting file.
     """
@@ -80,11 +80,12 @@ def approval(rule: Ignore, config: ClipConfig) -> str:
 
 
 def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
-    """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves any
+    """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
     effect.
 
     For a key that no known trainer reads, the values and the names of the keys must agree with the entry. For any other
-    clip, the settings that the entry lacks come from the shared configuration. The family and eps can differ.
+    clip, the settings that the entry lacks come from the shared configuration. The family and eps of the clip can
+    differ from the entry.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -103,9 +104,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
-    """Return whether all values of the clip keys in a file are the entry's threshold or a name of the entry's rule.
+    """Return whether each value of the clip keys in a file is the threshold or the rule of the entry.
 
-    The names of the keys have to allow the rule, too. The rule "none" has the threshold 0.
+    The names of the keys must also allow the rule. The rule "none" has the threshold 0.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

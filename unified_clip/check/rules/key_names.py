@@ -15,7 +15,7 @@ ANY_RULE: tuple[Rule, ...] = ("global_norm", "norm", "value")
 RULES: dict[str, tuple[Rule, ...]] = {
     "norm": ("norm", "global_norm"), "global_norm": ("global_norm",), "value": ("value",),
 }  # fmt: skip
-"""The rules that a value such as `gradient_clip_algorithm: norm` can name."""
+"""Maps a value, such as "norm" in `gradient_clip_algorithm: norm`, to the rules that the value can mean."""
 
 NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     (r"value", ("value",)),
@@ -23,10 +23,10 @@ NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     (r"^clipnorm$|by_?norm$", ("norm",)),  # Keras' clipnorm, clip_by_norm, ClipGradByNorm
     (r"norm", ("norm", "global_norm")),
 )
-"""The rules of a key by its name in lower case. The first pattern that is found in the name decides."""
+"""Patterns for the names of keys in lower case, with the rules that each name can mean. The first match is used."""
 
 ONLY_VALUE = re.compile(r"(clip_?)?value")
-"""Matches a name that stands for any threshold if another key names the rule.
+"""Matches the name of a key that is a threshold for any rule, if another key names the rule.
 
 An example is CLIP_VALUE beside CLIP_TYPE in Detectron2.
 """
@@ -48,9 +48,9 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 
 
 def allowed(values: Sequence[NamedValue]) -> list[Rule]:
-    """Return the rules that the names and values of all clip keys in a file allow.
+    """Return the rules that agree with the names and values of all clip keys in a file.
 
-    A key such as `grad_clip` allows every rule. `clipnorm` beside `clipvalue` allows no rule.
+    A key such as `grad_clip` allows every rule. `clipnorm` together with `clipvalue` allows no rule.
     """
     texts = [RULES.get(str(each.value).lower(), ()) for each in values if not is_number(each.value)]
     names = [_by_name(each.name, has_text=any(texts)) for each in values if is_number(each.value)]
@@ -58,7 +58,7 @@ def allowed(values: Sequence[NamedValue]) -> list[Rule]:
 
 
 def _by_name(name: str, *, has_text: bool) -> tuple[Rule, ...]:
-    """Return the rules of a number by its name. In a dotted name, the last part that names a rule decides."""
+    """Return the rules that the name of a number allows. In a dotted name, the last part that names a rule is used."""
     for part in reversed(name.lower().replace("-", "_").split(".")):
         if has_text and ONLY_VALUE.fullmatch(part):
             continue

@@ -26,7 +26,7 @@ EDIT = (
 def marked(use: ClipUse) -> ClipUse:
     """Return a clip with `must_be_off` set. Clips of unified_clip and optimizers without a clip stay unchanged.
 
-    A file that leaves its clip to another file becomes an unknown clip.
+    If the clip of a file is set in another file, the effect becomes unknown.
     """
     if use.is_own or use.unclipped:
         return use

@@ -52,8 +52,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the paths and patterns of `check.require` that have no clip.
 
-    A clip with an unknown effect counts, and a clip that has to be off does not. An unused configuration or an ignored
-    clip counts for a path, but not for a pattern.
+    A clip with an unknown effect is enough, but a clip that has to be off is not. An unused configuration or an ignored
+    clip is enough for a path, but not for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -87,8 +87,8 @@ def check(
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the Python files of `check.each` that train and have no clip.
 
-    Files that pass a setting named like a clip are unknown. Files that leave their clip to a library's trainer get a
-    note.
+    If a file passes a setting that is named like a clip, its effect is unknown. If a library's trainer clips for a
+    file, the file gets a note.
     """
     root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
@@ -133,7 +133,7 @@ def _is_clip(use: ClipUse) -> bool:
 
 
 def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:
-    """Yield an unknown clip for each configuration file of `check.explicit` without a clip key.
+    """For each configuration file of `check.explicit` without a clip key, yield a clip of unknown effect.
 
     A pattern with a wildcard only applies to files that look like a configuration.
     """
@@ -155,7 +155,7 @@ def _is_configuration(file: Path) -> bool:
 
 
 def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
-    """Return sentences about the files that leave their clip to another file or to the script, or ''."""
+    """Return sentences about the files whose clip is set in another file or in the script, or ''."""
     names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""
@@ -172,7 +172,7 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: Found
 ) -> Iterator[tuple[Path, Finding]]:
-    """Yield the path and the finding for each path that has no file with a clip."""
+    """Yield (path, finding) for each path that contains no file with a clip."""
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)

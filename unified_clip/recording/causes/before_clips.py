@@ -1,4 +1,4 @@
-"""Find causes other than the clip for different gradients: loss scales, repeated parameters, weights, data."""
+"""Find causes of different gradients before the clip, such as loss scales, repeated parameters, weights or data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..runs import RecordedCall, RecordedRun
 from . import recurrent, size_hints, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
-"""Kinds of causes outside of the clip. For these causes, reports advise where to look."""
+"""Kinds of causes outside of the clip, for which reports advise where to look."""
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -76,7 +76,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
 
 
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if a run clips by a norm that is not the exact norm, and coefficients are the first difference."""
+    """Return a cause if a run clips by another norm than the exact norm, and coefficients are the first difference."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -114,7 +114,7 @@ def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, 
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None."""
+    """Return a cause if weights or the order of their elements differ before the first optimizer step, else None."""
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
@@ -140,10 +140,10 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
-    A square matrix with the same order of elements possibly lacks a transpose, if other weights are transposed.
+    If other weights are transposed, a square matrix with the same order of elements might lack a transpose.
 
-    orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"
-        for an order of axes that no framework has.
+    orders: For each weight, the order of its elements in the second run: "same", "transposed", "reshaped", or
+        "permuted" for an order of axes that no framework uses.
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
@@ -170,7 +170,8 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
 
 
 def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]]) -> str:
-    """Return the transpose that a convolution kernel needs, in parentheses, or "" if no weight is such a kernel."""
+    """Return text in parentheses about the transpose that a convolution kernel needs, or "" if no weight is a
+    kernel."""
     axes = {4: "(3, 2, 0, 1)", 3: "(2, 1, 0)", 5: "(4, 3, 0, 1, 2)"}
     name = next((name for name in names if len(shapes[name]) in axes), None)
     if name is None:
@@ -210,7 +211,7 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
 
 
 def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
-    """Return the cause of gradients that differ although the weights of their call agree.
+    """Return the cause if gradients differ although the weights of the same call agree.
 
     The weights of other calls, such as those of a second network, can cause the difference.
     """
@@ -235,7 +236,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
-    """Return a cause if weights of another call differ, although no step has changed them since the divergence."""
+    """Return a cause if weights of another call differ although no step has changed the weights since the
+    divergence."""
     later = point.pairs[index]
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
@@ -261,7 +263,8 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return ({index of a later pair of calls: names of its weights}, phrase about unknown weights)."""
+    """Return (dict from the index of a later pair of calls to the names of its weights, phrase about unknown
+    weights)."""
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}
@@ -286,14 +289,14 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether a run clips parameters that this call does not clip, such as those of another network."""
+    """Return whether a run also clips other parameters in other calls, such as the parameters of a second network."""
     own = {(name, tuple(each.shape)) for name, each in line.parameters.items()}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)
 
 
 def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
-    """Return whether the recordings show that both runs clear their gradients before a step, or get new gradients."""
+    """Return whether both runs surely clear their gradients, or get new gradients, before a step."""
     both = [each for run in (a, b) for each in run.optimizer_steps if each.step == step]
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)
     if step <= begins or all(each.backward_calls is None for each in both):
@@ -303,7 +306,7 @@ def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
 
 
 def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
-    """Return sentences about settings that a framework rounds to float32, or about other rounding, or ""."""
+    """Return sentences about rounding, such as settings that a framework rounds to float32, or ""."""
     steps = [run.optimizer_steps[0] for run in (point.a, point.b) if run.optimizer_steps]
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
@@ -340,7 +343,7 @@ def _clips_agree(pair: CallPair) -> bool:
 
 
 def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, RecordedCall, RecordedCall]]:
-    """Return (run, its call, the other run's call) for each run, the second run first."""
+    """Return (run, call of the run, call of the other run) for both runs. The second run comes first."""
     return [(point.b, pair.b, pair.a), (point.a, pair.a, pair.b)]
 
 

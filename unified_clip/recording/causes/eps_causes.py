@@ -14,10 +14,10 @@ from ..rounding_noise import total_norm
 from ..runs import RecordedCall, RecordedRun
 
 EXACT = 1e-13
-"""The largest relative error of a float64 coefficient that follows its formula."""
+"""The largest relative error of a coefficient that is computed in float64."""
 
 ROUNDED = NEAR * 2.0**-23
-"""The largest relative error of a coefficient that a framework's function computes by its formula."""
+"""The largest relative error of a coefficient that a framework's function computes."""
 
 
 def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -43,7 +43,7 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """Return the largest divergence between two coefficients of equal norms, for two calls with different eps."""
+    """For two calls with different eps, return the largest divergence between coefficients of equal norms."""
     total = max(map(total_norm, (pair.a, pair.b)))
     norms = list(numbers(pair, "norm"))
     if any(ulps_at(total, a, b) > ROUNDING for _, a, b in norms):
@@ -57,7 +57,7 @@ def _shown_by(pair: CallPair) -> Divergence | None:
 
 
 def _changes(norm: float, pair: CallPair) -> bool:
-    """Return whether the second call's coefficient for a norm would change with the first call's eps."""
+    """Return whether the first call's eps would change the second call's coefficient for a norm."""
     limit = pair.b.threshold
     if not isinstance(limit, float):
         return False
@@ -67,14 +67,14 @@ def _changes(norm: float, pair: CallPair) -> bool:
 
 
 def _explains(pair: CallPair) -> bool:
-    """Return whether different coefficients would agree up to rounding if both calls had the first call's eps."""
+    """Return whether the coefficients would agree up to rounding if both calls had the first call's eps."""
     own = [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
     with_eps = [distance(a, b).ulps for a, b in _with_eps_of_first(pair)]
     return bool(with_eps) and max(own, default=0.0) > ROUNDING >= max(with_eps)
 
 
 def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
-    """Yield both coefficients for each norm, with the eps of call a in both formulas."""
+    """For each norm, yield the coefficients of both calls, computed with the eps of call a."""
     limits = (pair.a.threshold, pair.b.threshold)
     for _, *norms in numbers(pair, "norm"):
         coefs = [
@@ -87,7 +87,7 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the coefficients of both calls follow the same formula from equal numbers, else None."""
+    """Return a cause if the same formula and equal numbers give both coefficients, else None."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None

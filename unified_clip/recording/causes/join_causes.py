@@ -1,4 +1,4 @@
-"""Join the differences of clip calls with those of optimizer steps, so that a report explains each difference once."""
+"""Join the differences of clip calls and of optimizer steps, so that a report explains each difference once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from . import before_clips
 Explained = Mapping[Divergence, Sequence[Cause]]
 
 BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
-"""The stages of optimizer steps that act before the clip of the step, or show a missing clip."""
+"""Stages of an optimizer step that happen before the clip, or that reveal a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""The stages whose numbers can change if optimizer steps differ. Coefficients follow from norms and clip settings."""
+"""Stages whose numbers can differ because of different optimizer steps. Coefficients are left out, because norms and
+clip settings determine the coefficients."""
 
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""{cause of different optimizer steps: causes of different calls that explain the same difference}."""
+"""Maps a cause of different optimizer steps to causes of different calls that explain the same difference."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Causes that can follow from earlier differences between updates."""
@@ -35,7 +36,7 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 class Effect(Protocol):
     """A function that returns whether updates differ at a step or later.
 
-    With `at_once`, only the step itself counts.
+    With `at_once`, later steps are ignored.
     """
 
     def __call__(self, step: int, *, at_once: bool = False) -> bool: ...
@@ -44,9 +45,9 @@ class Effect(Protocol):
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return the divergences of calls and of optimizer steps with their causes, in order of time.
+    """Return all divergences of calls and of optimizer steps, each with its causes, in order of time.
 
-    A difference between optimizer steps is left out if the cause of a different call already explains it.
+    If the cause of a different call already explains a difference between optimizer steps, the difference is left out.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
@@ -58,7 +59,7 @@ def join(
 
 
 def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
-    """Remove the causes in CONSEQUENCES after the first difference between optimizer steps, which can explain them."""
+    """Remove the causes in CONSEQUENCES that come after the first difference between optimizer steps."""
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {
         divergence: [
@@ -77,12 +78,12 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences between optimizer steps that can have changed recorded norms by more than ROUNDING ULP.
+    """Yield the differences between optimizer steps that might have changed a recorded norm by more than ROUNDING ULP.
 
-    Differences are also yielded if the norms were not compared. A difference in the rule for momentum is left out if
-    the next weights agree, because the code then compensates for it.
+    Differences are also yielded if the norms were not compared. If the next weights agree, a difference in the rule for
+    momentum is left out, because the training code compensates for the difference.
 
-    has_effect: Decides about differences after the clip in place of the norms.
+    has_effect: A function that replaces the comparison of norms for differences after the clip.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -117,7 +118,7 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep one of two explanations of a step: different numbers of backward passes, or the causes of the gradients.
+    """Keep one of two explanations of a step: different numbers of backward passes, or causes of different gradients.
 
     If the gradients are scaled by the ratio of the numbers of backward passes, the cause "scaled gradients" is removed.
     """
@@ -145,7 +146,7 @@ def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePo
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether the ratio of two norms is the ratio of the numbers of backward passes, or its inverse."""
+    """Return whether the ratio of two norms, or its inverse, is the ratio of the numbers of backward passes."""
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False
@@ -171,7 +172,8 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """Find a cause by elimination for the first divergence without a cause, if no earlier difference can explain it."""
+    """For the first divergence without a cause, find a cause by elimination, unless an earlier difference can explain
+    it."""
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

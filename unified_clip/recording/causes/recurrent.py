@@ -1,4 +1,4 @@
-"""Find differences between recurrent layers of Keras and of other frameworks: the order of gates, and two biases."""
+"""Find differences between the recurrent layers of Keras and of other frameworks, such as the order of gates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..packing import unpaired_blocks
 from ..pairing import CallPair
 
 GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
-"""Parts of the names of weights of Keras' GRU and of Keras' LSTM."""
+"""Text that is part of the weight names in Keras' GRU and in Keras' LSTM."""
 
 
 def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
@@ -37,7 +37,7 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both runs clip per tensor, and several tensors of one run are a single tensor in the other run.
+    """Return a cause if both runs clip per tensor, and one run splits a tensor of the other run into several tensors.
 
     For example, Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases.
     """

@@ -1,4 +1,4 @@
-"""Find weight decay that one run adds to the gradients before the clip, as an L2 regularizer in the loss does."""
+"""Find weight decay that one run adds to the gradients before the clip, as with an L2 regularizer in the loss."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from ..runs import OptimizerStep
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
-"""The largest relative errors of a regularizer's part of the loss, and of the loss."""
+"""The largest relative errors of two numbers: the regularizer's part of the loss, and the whole loss."""
 
 CLOSE = 1.5
-"""Norms show a weight decay c if they allow only decays that differ from c by less than this factor."""
+"""Norms are evidence of a weight decay c if all decays that agree with the norms differ from c by less than this
+factor."""
 
 Norms = Mapping[str, tuple[float, float, float]]
-"""{name of a parameter: (norm of its weight, norm of its gradient with weight decay, norm without weight decay)}."""
+"""Maps a parameter to (norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight
+decay)."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has weight decay, and the gradients of the other run contain it, else None.
+    """Return a cause if only one run has weight decay, but the gradients of the other run contain the weight decay.
 
     Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount.
     """
@@ -49,11 +51,12 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Shown = tuple[Sequence[str], Sequence[str], str]
-"""(names of weights that are added to the gradients, names of weights that are about 0 and show nothing, evidence)."""
+"""(names of weights that are added to the gradients, names of weights that are too small to decide, evidence)."""
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
-    """Return the weights whose squares the losses of a step contain, or None if the losses do not show them."""
+    """Return the weights whose squares are part of the losses of a step, or None if the losses are not enough to
+    decide."""
     if any(not each.losses or each.backward_calls not in (None, len(each.losses)) for each in (own, step)):
         return None
     loss, least = math.fsum(own.losses), math.fsum(step.losses)
@@ -70,10 +73,10 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
-    """Return the weights whose gradients contain weight decay, or None if the norms do not show it.
+    """Return the weights whose gradients contain weight decay, or None if the norms are not enough to decide.
 
-    If c times a weight w is added to a gradient g, c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|)
-    / |w|.
+    If c times a weight w is added to a gradient g, then c is between (|g + c w| - |g|) / |w| and (|g + c w| + |g|) /
+    |w|.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -92,7 +95,7 @@ def _differing(norms: Norms) -> list[str]:
 
 
 def _without_effect(decay: float, norms: Norms) -> list[str]:
-    """Return the parameters whose weight decay would be too small to change the norms of their gradients."""
+    """Return the parameters whose weight decay is too small to change the norms of the gradients."""
     return [name for name, (weight, _, short) in norms.items() if not decay * weight > PRODUCT * short]
 
 
@@ -108,9 +111,9 @@ def regularizer_cause(
     """Return the cause of a run that adds `decay` times its weights to the gradients before the clip.
 
     runs: The names of the original and the port.
-    decays: The weight decay of each run's optimizer, or None if it is unknown.
-    is_first: Whether the original adds the weight decay to the gradients. False: the port does.
-    unknown: The names of weights that are about 0, so that it is unknown whether they are added.
+    decays: The weight decay of each run's optimizer, or None if the weight decay is unknown.
+    is_first: True if the original adds the weight decay to the gradients, and False if the port adds the weight decay.
+    unknown: The names of weights that are too small to decide whether they are added.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]

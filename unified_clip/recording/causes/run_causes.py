@@ -1,7 +1,7 @@
 """Find the causes of a divergence between two runs. `docs/recording.md` lists all causes.
 
-Norms are recorded before the clip, so no earlier difference has changed the norms of the first pair of calls that
-differs.
+Norms are recorded before the clip. Therefore, no earlier difference has changed the norms in the first pair of calls
+that differs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import before_clips, recurrent, regularizer, sequence
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
-"""The largest factor by which a loss scale or a sum over batches may multiply gradients."""
+"""The largest factor by which a loss scale or a sum over batches can multiply gradients."""
 
 RULES = {
     "global": "all gradients by their total norm",
@@ -40,13 +40,13 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""{stage: name of the number whose ULP is the unit of a difference}."""
+"""Maps a stage to the number whose ULP is the unit for differences at the stage."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that the recorded numbers at a divergence confirm.
 
-    If the numbers confirm no cause, return a possible cause, such as rounding that has grown, or [].
+    If the numbers confirm no cause, return a possible cause, such as "rounding that has grown", or [].
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -148,7 +148,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
     """Return a cause if the norms show missing, swapped or scaled gradients in one run, else None.
 
-    floors: For each run, the largest norm of rounding noise. Smaller norms count as 0.
+    floors: For each run, the largest norm of rounding noise. Smaller norms are treated as 0.
     """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
@@ -179,7 +179,7 @@ def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """Return a gradient with a single element for each norm, because the real gradients are unknown."""
+    """For each norm, return a gradient with a single element, because the real gradients are unknown."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -229,7 +229,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have the total norms of both calls, although the norm types differ."""
+    """Return whether the same gradients can have both total norms, because the calls have different norm types."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -252,7 +252,7 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains why the coefficients of two calls differ, or None."""
+    """Return the known cause of different coefficients in two calls, or None."""
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
@@ -272,7 +272,8 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Convert the recorded call `line` to an `Observation`. The results of the call `reference` count as correct."""
+    """Convert the recorded call `line` to an `Observation`. The results of the call `reference` are taken as
+    correct."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):

@@ -1,4 +1,4 @@
-"""Find causes in the order or number of calls: clipping after the step, twice, or per gradient."""
+"""Find causes in the order or number of calls, such as clipping after the optimizer step or clipping twice."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..runs import RecordedCall, RecordedRun
 from .before_clips import names_text
 
 DESCENT = 0.1
-"""Multiples in `_is_descent` count as equal up to this relative difference."""
+"""The largest relative difference at which `_is_descent` treats two numbers as equal."""
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""{cause: clip rule of the run that does not clip by the total norm}."""
+"""Maps a cause to the clip rule of the run that does not clip by the total norm."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -52,7 +52,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step, or None if the weights do not show the run."""
+    """Return the run that clips after its optimizer step, or None if the weights are not enough to decide."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which run it is. With other optimizers, all weights must have moved in the same direction.
     coefs = (pair.a.known_coefs(), pair.b.known_coefs())
@@ -72,10 +72,11 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD explains the weights if one run steps with unclipped and the other with clipped gradients.
+    """Return whether the weights agree with SGD, if one run uses clipped gradients and the other run unclipped
+    gradients.
 
-    moves: (norm before the step, norm after the unclipped step, norm after the clipped step, squared norm of the
-        gradient) for each weight.
+    moves: For each weight, (norm before the step, norm after the unclipped step, norm after the clipped step, squared
+        norm of the gradient).
     """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
@@ -96,11 +97,11 @@ def twice(point: DivergencePoint) -> Cause | None:
 
 
 Again = tuple[float, float, float]
-"""(norm of a call, coefficient of the call, norm of the call that clips its results again)."""
+"""(norm of the first call, coefficient of the first call, norm of the call that clips again)."""
 
 
 def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
-    """Yield (run, result of `_clips_again`) for each run that may clip the results of an earlier call again."""
+    """For each run that might clip the same gradients twice, yield (run, result of `_clips_again`)."""
     missing = point.missing
     if missing is None:
         for run in (point.a, point.b):
@@ -127,7 +128,7 @@ def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Agai
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None."""
+    """Return a cause if the norms of one run are the norms of the other run, shifted by one or two calls, else None."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -162,7 +163,7 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
 
 
 def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls of a run clip the same gradient, by name or else by equal norms."""
+    """Return whether two calls of a run clip the same gradient. Without names, the norms must be equal."""
     names = [{name for name in call.parameters if not name.isdecimal()} for call in (a, b)]
     return bool(names[0] & names[1]) if all(names) else have_near_norms(a, b)
 
@@ -247,7 +248,7 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """If one run clips per tensor or per group, return a point with a divergence of the rule.
+    """If one run clips per tensor or per group, return a point whose divergence is the clip rule.
 
     Otherwise, return `point`.
 
@@ -266,7 +267,7 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
 
 
 def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:
-    """Return the calls of a run from the divergence on, up to the next step that has a backward pass."""
+    """Return the calls of a run from the divergence up to the next step that has a backward pass."""
     rest = run.lines[point.index :]
     if not (rest and point.a.optimizer_steps and point.b.optimizer_steps):
         return rest
@@ -275,7 +276,8 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return (norms of the first calls, number of these calls) until the combined 2-norm reaches `total`."""
+    """Return (norms of the first calls, number of the first calls), with enough calls for the combined 2-norm
+    `total`."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""Advise where to look first if gradients differ although the weights agree, by the sizes of the differences."""
+"""If gradients differ although the weights agree, use the sizes of the differences to advise where to look first."""
 
 from __future__ import annotations
 

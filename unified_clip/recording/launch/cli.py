@@ -35,7 +35,8 @@ def add_parser(commands: Any) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (arguments before the first `--`, command after it). Only `unified-clip record` has a command."""
+    """Return (arguments before the first `--`, command after the first `--`). Only `unified-clip record` has a
+    command."""
     arguments = list(arguments)
     if arguments[:1] != [NAME] or "--" not in arguments:
         return arguments, []

@@ -86,7 +86,7 @@ def _environment(settings: Settings) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
-    """Run the command. Return its exit status, or -N if signal N ended it, or the error if it cannot be started."""
+    """Run the command. Return the exit status, -N after signal N, or the error if the command cannot be started."""
     with _forwarding() as processes:
         try:
             process = subprocess.Popen(command, env=environment)
@@ -100,7 +100,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Pass signals to the processes that the `with` block adds to the list.
 
-    Ctrl-C is passed on only if the terminal does not send it to the processes itself.
+    Ctrl-C is passed on only if the terminal does not send Ctrl-C to the processes itself.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

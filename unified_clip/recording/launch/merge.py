@@ -19,7 +19,8 @@ class Merged:
 
 @dataclass(frozen=True)
 class Part:
-    """The header and the complete lines of the file of one process. If `torn` is True, its last line was incomplete."""
+    """The header and the complete lines in the file of a process. If `torn` is True, the last line of the file was
+    incomplete."""
 
     header: dict[str, Any]
     lines: Sequence[str]

@@ -18,7 +18,8 @@ from .evidence import NativeCall, ObservedTensors, line_fields, norm_of_rows, re
 
 Recording = Any
 CallRecorder = Any
-"""These names stand for classes of `recorder`, which cannot be imported here: `recorder` imports this package."""
+"""Placeholders for classes of `recorder`. This module cannot import `recorder`, because `recorder` imports this
+package."""
 
 PYTORCH_EPS = 1e-6
 
@@ -151,7 +152,7 @@ def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """Return the elements as a NumPy array. NumPy has no bfloat16, so bfloat16 becomes float32."""
+    """Return the elements as a NumPy array. NumPy has no bfloat16, so bfloat16 is converted to float32."""
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 
@@ -159,7 +160,7 @@ OBSERVER = Observer()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Remove from all lists the positions at which `before` has None. Empty lists stay empty."""
+    """If `before` has None at a position, remove the position from all lists. Empty lists stay empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

@@ -1,4 +1,4 @@
-"""Record a call of a framework's function by its norms, without storing tensors."""
+"""Record the norms of a call of a framework's function, without storing tensors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Tensors(NamedTuple):
 class NativeEvent:
     """The recorded fields of a call of a framework's clip function.
 
-    `norm` is the norm that the caller passed or the function returned. If there is no such norm, or the recording has
-    norms, `norm` is measured exactly. `coef` is computed from the function's formula.
+    `norm` is the norm that the caller passed or the function returned. If no norm was passed or returned, or if the
+    recording has norms, `norm` is measured exactly. `coef` is computed from the function's formula.
     """
 
     in_graph = False
@@ -34,7 +34,7 @@ class NativeEvent:
     scalars: Sequence[Any] = ()
 
     def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
-        """Measure the gradients before the call, if the recording has norms or the norm of the clip is unknown."""
+        """Measure the gradients before the call, if the recording has norms or the function's norm is unknown."""
         self._call, self._backend = call, tensors.backend
         self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
         self._clip: ClipEvent | None = None

@@ -1,6 +1,7 @@
 """Compute the recorded fields of a call from its gradients before and after the clip.
 
-The coefficient is the factor between both gradients, which can differ from the function's formula.
+The coefficient is the factor by which the clip changed the gradients. The factor can differ from the function's
+formula.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of the bounds on a coefficient, which are computed in float64."""
+"""The relative rounding error of the lower and the upper bound of a coefficient. The bounds are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
 """Possible rounding errors of the product of a gradient and its coefficient, in ULP. `coefficient` uses the smallest
@@ -29,7 +30,7 @@ error that explains all elements: 0.5 for one rounding, and more for functions t
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The recorded norms that a function can use in place of the exact norm. The first recorded norm counts."""
+"""Fields with norms that a function can use in place of the exact norm. The first field with a norm is used."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
+    """The threshold of the norm, the two bounds of a clip by value, or None if the threshold is not a single number."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
     passed_norm: float | None = None
-    """The norm that the caller passed, as by `use_norm=`, or None if the function measures the norm."""
+    """The norm that the caller passed, for example by `use_norm=`, or None if the function measures the norm."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
-        """Return the settings of the call as fields of a recorded line, with None for each result."""
+        """Return the settings of the call as fields of a recorded line. The fields for results are None."""
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
         return {
             "framework": self.framework,
@@ -85,12 +86,12 @@ class ObservedTensors:
     """Whether the tensors are gradients, or None if that is unknown. `tf.clip_by_value` also clips other tensors."""
 
     sources: Sequence[Any] = ()
-    """The framework's variable of each gradient, if it is known."""
+    """The framework's variable for each gradient, if the variable is known."""
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
-    """The stored rows of each sparse gradient before and after the call, by position. The rows after the call are None
-    if the result is not sparse, or if no recording stores the result."""
+    """Maps the position of each sparse gradient to its stored rows before and after the call. The rows after the call
+    are None if the result is not sparse, or if no recording stores the result."""
 
     returned_norm: float | None = None
 
@@ -106,7 +107,7 @@ class ObservedTensors:
 
 
 def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """Return the fields of a call's line in the recording. `observed` must contain all gradients after the call."""
+    """Return the fields of the recorded line for a call. `observed` must contain all gradients after the call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -142,7 +143,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if it equals the exact norm.
+    """Return the norm over the stored rows of sparse gradients, or None if this norm equals the exact norm.
 
     For the rule "each", return a list with the norm of each gradient.
     """
@@ -190,15 +191,16 @@ def exact_norm(tensors: Sequence[Dense], p: float) -> float:
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
-    """Return the coefficient by the function's formula for a norm, or None if the call has no single threshold."""
+    """Apply the function's formula to a norm, and return the coefficient. Return None if the threshold is not a single
+    number."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`, or None if no coefficient explains every element.
 
-    For each element, an interval of coefficients explains the result. Of the numbers in all intervals, the number
-    nearest to `formula` is returned, or else the middle.
+    Each element allows an interval of coefficients. Of the numbers that are in all intervals, return the number nearest
+    to `formula`, or the middle if `formula` is None.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -19,7 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""{module that a program can import: (module of this folder with its hooks, function that adds the hooks)}."""
+"""Maps a module that a program can import to (module of this package with the hooks, function that adds the hooks)."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in it."""
@@ -40,15 +40,15 @@ class Hooks:
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None
-        """The entries of `WATCHED` whose hooks were not added yet. None before the first recording."""
+        """The entries of `WATCHED` whose hooks were not added yet, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """Reports a framework whose hooks cannot be added. The dispatcher sets this function."""
+        """A function that reports a framework whose hooks cannot be added. The dispatcher sets the function."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: (module or class, name of the function). The first one that exists determines the function. A module or
-            class that has a different function under the name stays unchanged.
+        homes: The places of the function as (module or class, name). The first place that exists determines the
+            function. A module or class that has a different function under the name stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -114,7 +114,8 @@ class Hooks:
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
-    """Return {id of a function: [(module, name)]} for modules of other packages that imported the function by name."""
+    """Return a dict from the id of a function to (module, name) in each other package that imported the function by
+    name."""
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):

@@ -18,7 +18,7 @@ from .hooks import HOOKS
 from .steps import UNSCALED, decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
-"""The clip rule of each argument of Keras' optimizers. The first argument that is set counts."""
+"""Maps each argument of Keras' optimizers to its clip rule. The first argument that is set is used."""
 
 
 def install() -> None:
@@ -32,7 +32,8 @@ def install() -> None:
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
     """Run and record an optimizer's own clipping, and return the clipped gradients.
 
-    In a graph of TensorFlow, the returned gradients can depend on the recording operation, so that the graph runs it.
+    In a graph of TensorFlow, the returned gradients can depend on the recording operation, so that the graph runs the
+    recording operation.
     """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
@@ -82,7 +83,7 @@ SETTINGS = {
     "rho": "alpha",
     "epsilon": "eps",
 }
-"""The name of each setting in a recording, by the attribute of Keras' optimizers."""
+"""Maps each attribute of Keras' optimizers to the name of the setting in a recording."""
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +133,7 @@ def _updates_weights(optimizer: Any) -> Any:
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
     """Return the number of gradients that are IndexedSlices with a repeated row.
 
-    Return 0 if the optimizer accumulates gradients, because Keras then makes them dense.
+    Return 0 if the optimizer accumulates gradients, because Keras then makes the gradients dense.
     """
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0

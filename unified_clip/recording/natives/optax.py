@@ -31,7 +31,7 @@ SETTINGS = {
     "eps": "eps",
     "eps_in_sqrt": "eps_in_sqrt",
 }
-"""The name of each setting in a recording, by the argument of optax."""
+"""Maps each argument of optax to the name of the setting in a recording."""
 
 
 def install() -> None:
@@ -109,7 +109,8 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """Return (whether a parameter has weight decay, its number of elements) for each parameter, or [] without mask."""
+    """For each parameter, return (whether it has weight decay, its number of elements). Return [] if there is no
+    mask."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
         return []

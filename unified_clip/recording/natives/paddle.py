@@ -190,13 +190,13 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, or a list of different decays, or None if a decay is unknown."""
+    """Return the weight decay of a group, a list if the decays differ, or None if a decay is unknown."""
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay of a parameter, or None for a decay that is neither decoupled nor L2, such as L1Decay."""
+    """Return the weight decay of a parameter, or None if the decay is neither decoupled nor L2, as with L1Decay."""
     if hasattr(optimizer, "_lamb_weight_decay"):
         excludes = optimizer._exclude_from_weight_decay_fn
         return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay
@@ -229,12 +229,12 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if the optimizer was deleted (None)."""
+    """Return True if all gradients are None or zero, or if `optimizer` is None because it was deleted."""
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
 
 
 def _groups(optimizer: Any) -> list[Any]:
-    """Return the parameter groups of an optimizer. Parameters without groups form one group."""
+    """Return the parameter groups of an optimizer. If there are no groups, all parameters form one group."""
     parameters = list(optimizer._param_groups or [])
     return parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]

@@ -16,7 +16,7 @@ MOST_LOSSES = 1024
 """The largest number of losses that `Losses` keeps for the next step of an optimizer."""
 
 UNSCALED = "_unified_clip_unscaled"
-"""The attribute in which Keras' hook stores the loss without scale on the scaled loss."""
+"""The attribute of a scaled loss in which Keras' hook stores the unscaled loss."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss. The next step of an optimizer reads its value, so that a device has time to compute the loss."""
+        """Add a loss. Its value is read at the next optimizer step, so that a device has time to compute the loss."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 
@@ -73,7 +73,8 @@ class StepWatcher:
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
         self.changed: int | None = None
-        """The number of gradients that other code changed since the last backward pass, or None if it is unknown."""
+        """The number of gradients that other code changed since the last backward pass, or None if the number is
+        unknown."""
         self._empty_clips = 0
 
     def before_backward(self) -> None:
@@ -115,11 +116,13 @@ class StepWatcher:
 def record_step(
     optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], *, is_users: bool = False
 ) -> None:
-    """Record a step of an optimizer, with the losses since the previous step. Settings without numbers are left out.
+    """Record a step of an optimizer, with the losses since the previous step. Settings that are not numbers are left
+    out.
 
-    settings: The settings by PyTorch's names, such as `lr`. SETTINGS in `optimizers/names.py` lists the names.
-    passes: Other fields of `OptimizerStep` that are known, such as `backward_calls`.
-    is_users: Whether the class may be the user's own.
+    settings: Maps PyTorch's names of settings, such as `lr`, to values. SETTINGS in `optimizers/names.py` lists the
+        names.
+    passes: Further known fields of `OptimizerStep`, such as `backward_calls`.
+    is_users: Whether the user might have defined the class.
 
     ValueError: The module of the class is unknown, or the name of a setting is unknown.
     """

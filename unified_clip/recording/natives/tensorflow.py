@@ -22,13 +22,13 @@ from .hooks import HOOKS
 from .steps import LOSSES, UNSCALED, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]
-"""Returns the settings of a call for the values of its thresholds."""
+"""A function that gets the values of the thresholds, and returns the settings of the call."""
 
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The tensors that are gradients, by `id`: results of a tape or of `tf.gradients`, and eager tensors computed from
-them."""
+"""Maps `id` to each tensor that is a gradient: a result of a tape or of `tf.gradients`, or an eager tensor computed
+from gradients."""
 
 SOURCE = "_unified_clip_source"
 """The name of the attribute that stores the `Source` of a gradient."""
@@ -58,7 +58,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that marks its results as gradients. A method of a gradient tape also records the loss.
 
-    position: The position of the argument with the sources, for which the function returns gradients.
+    position: The position of the argument that contains the sources. The function returns gradients for the sources.
     """
     keyword = [*inspect.signature(function).parameters][position]
 
@@ -98,7 +98,7 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 def _after(report: Any, gradients: Any) -> Any:
     """Make the first gradient depend on the operation `report`, so that a graph runs the operation first.
 
-    Otherwise, a step that writes variables in a `tf.cond` can run first, as with LossScaleOptimizer.
+    Without this dependency, a step that writes variables in a `tf.cond`, as in LossScaleOptimizer, can run first.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -109,9 +109,9 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
-    """Return a `Source` for each variable, and None for each other tensor.
+    """Return a list with a `Source` for each variable, and None for any other tensor.
 
-    Equal names get their position as a suffix.
+    If names are equal, each name gets its position as a suffix.
     """
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
@@ -146,7 +146,7 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    Return None if the tensor may come from an argument of a graph in which no gradient is known.
+    Return None if the tensor might be computed from an argument of a graph without known gradients.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
@@ -202,7 +202,7 @@ def _describe(name: str, rule: Any) -> Describe:
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
     """Pass numbers to `receive`, at once or each time a `tf.function` runs. In a graph, return the operation.
 
-    after: Variables. In a graph, `receive` runs after the operations that write them.
+    after: Variables. In a graph, `receive` runs after the operations that write the variables.
     """
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
@@ -231,14 +231,15 @@ def report_call(
 ) -> list[Any]:
     """Record a call, at once or each time its graph runs, and return `after`. In a graph for XLA, record nothing.
 
-    The returned tensors depend on the recording operation if the graph would not run it otherwise. Only few operations
-    read the tensors, because TensorFlow optimizes a graph by the operations that read each tensor.
+    If the graph would not run the recording operation otherwise, the returned tensors depend on the recording
+    operation. Only few operations read a tensor, because additional operations can change how TensorFlow optimizes the
+    graph.
 
-    describe: Returns the settings of the call for the values of `thresholds`.
-    weights, names: The values and names of the gradients' variables. Without names, both are inferred if the variable
-        of every gradient is known.
-    is_gradient: Returns whether the tensors are gradients, or None if that is unknown.
-    norm: The norm that the function returned, else None.
+    describe: A function that gets the values of `thresholds`, and returns the settings of the call.
+    weights, names: The values and names of the gradients' variables. If there are no names, both are inferred if the
+        variable of every gradient is known.
+    is_gradient: A function that returns whether the tensors are gradients, or None if that is unknown.
+    norm: The norm that the function returned, or None if the function returned no norm.
     """
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]

@@ -1,4 +1,4 @@
-"""Find the names of PyTorch's parameters, and gradients that other code changes, such as a clip by hand."""
+"""Find the names of PyTorch's parameters, and find gradients that other code changes, such as a clip by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .hooks import HOOKS
 from .steps import reported
 
 State = tuple[int, int]
-"""(id of a gradient, number of its changes in place)."""
+"""(id of a gradient, number of in-place changes of the gradient)."""
 
 
 class GradientVersions:
@@ -60,12 +60,12 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""`ModelNames` stops after this many searches in a row without a new name, because a search takes long in a large
+"""The number of consecutive searches without a new name after which `ModelNames` stops. A search takes long in a large
 program."""
 
 
 class ModelNames:
-    """The names of parameters in the user's models, if an optimizer updates the parameters."""
+    """The names of all parameters in the user's models that an optimizer updates."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
@@ -87,7 +87,8 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Find the names of new parameters. A parameter of several models gets its name in the smallest model."""
+        """Find the names of new parameters. If several models contain a parameter, its name comes from the smallest
+        model."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
         objects = [each for each in objects if type(each) in kinds]
@@ -116,7 +117,8 @@ def _trained_by(optimizer: Any) -> Iterator[Any]:
 
 
 def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """Return `read(owner)` as a list, or [] after an error, because some objects are not completely initialized."""
+    """Return `read(owner)` as a list, or [] after an error. An object that is not completely initialized can cause an
+    error."""
     try:
         return list(read(owner))
     except Exception:  # its parameters then have positions as names

@@ -19,8 +19,8 @@ class ShardedNorm:
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a wrapper of `clip_grad_norm_`.
 
-        For sharded gradients, the wrapper clips by the combined norm. It returns the norm of this rank's shards, as
-        PyTorch's function does.
+        For sharded gradients, the wrapper clips by the combined norm. Like PyTorch's function, the wrapper returns the
+        norm of this rank's shards.
         """
 
         @functools.wraps(function)
@@ -52,7 +52,7 @@ class ShardedNorm:
     def value_of(self, norm: Any) -> Any:
         """Return the value of a norm as a plain tensor.
 
-        The value of the last clip's norm is the combined norm of all shards.
+        For the norm of the last clip, return the combined norm of all shards.
         """
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:

@@ -57,7 +57,7 @@ TRACED = TracedOrder()
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
     """Report a step of an optimizer, at once or each time its compiled graph runs.
 
-    receive: Gets the number of clips since the previous step, and the values of `numbers`.
+    receive: A function that gets the number of clips since the previous step, and the values of `numbers`.
     """
     OBSERVER.wait_with(jax.effects_barrier)
     step = TRACED.on_step()
@@ -74,7 +74,7 @@ def report_call(
 ) -> None:
     """Record a call, at once or each time its compiled graph runs. The lists of tensors must not contain None.
 
-    describe: Returns the settings of the call for the value of `threshold`.
+    describe: A function that gets the value of `threshold`, and returns the settings of the call.
     """
     OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clip()

@@ -12,7 +12,7 @@ from ..runs import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""Settings with at most this relative difference count as equal, because some frameworks store settings as float32."""
+"""Settings with at most this relative difference are treated as equal. Some frameworks store settings as float32."""
 
 Place = Literal[
     "after the bias correction", "before the bias correction", "inside the root", "outside the root",
@@ -34,7 +34,7 @@ CONDITION: Final = (
     "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
     "has several optimizers, ignore this cause"
 )
-"""Recorded steps are the steps t in the formula of an optimizer only under this condition."""
+"""The condition under which the recorded steps are the steps t in the formula of an optimizer."""
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -48,7 +48,7 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""{class of the optimizer in lower case: {first part of the module's name: place of epsilon}}.
+"""{name of the optimizer's class in lower case: {first part of the module's name: place of epsilon}}.
 
 `test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
 """
@@ -64,7 +64,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Convert a step's epsilon to an epsilon with the same effect that is added after the bias correction.
+    """Return the epsilon that has the same effect as a step's epsilon if it is added after the bias correction.
 
     Return None if this epsilon does not exist or is unknown. The first recorded step must be the optimizer's first
     step.
@@ -113,7 +113,7 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
     """Return whether two effects are equal up to a relative difference of `tolerance`.
 
-    An effect can have a number for each parameter group. The order and the repetition of these numbers do not matter.
+    An effect can have a number for each parameter group. The order of the numbers and repeated numbers are ignored.
     """
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
@@ -127,9 +127,9 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the relative difference up to which learning rates, or effects of epsilon, count as equal.
+    """Return the largest relative difference at which learning rates, or effects of epsilon, are treated as equal.
 
-    Keras computes the bias correction from float32 betas, and a port may divide the learning rate by this correction.
+    Keras computes the bias correction from float32 betas, and a port might divide the learning rate by this correction.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
@@ -139,7 +139,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Return advice on the eps to set in the run of `late`, for the same effect as the eps of `early`."""
+    """Return advice on the eps for the run of `late` that has the same effect as the eps of `early`."""
     eps = early.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else setting_text(eps)
     formula = f"{own} / (1 - {_beta2(early):.6g}**t) ** 0.5"

@@ -1,4 +1,5 @@
-"""Pair the optimizer steps of each training iteration. Two runs may step their optimizers in different orders."""
+"""Pair the optimizer steps of each training iteration, because two runs can step their optimizers in different
+orders."""
 
 from __future__ import annotations
 
@@ -74,9 +75,9 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the partners of the clip calls of an iteration, or None if a call has no partner.
+    """Return the partner of each clip call in an iteration, or None if a call has no partner.
 
-    known: The order of an earlier iteration, for calls that names, shapes and norms do not identify.
+    known: The order in an earlier iteration. This order is used if names, shapes and norms do not identify a call.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -93,7 +94,8 @@ def _order_of_calls(
 
 
 def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
-    """Return the partners of the optimizer steps of an iteration, which are the steps whose clip calls are partners."""
+    """Return the partner of each optimizer step in an iteration. Two steps are partners if their clip calls are
+    partners."""
     in_order = list(range(len(left[0])))
     owners = [_owners(each) for each in (left, right)]
     if not all(owners):
@@ -118,7 +120,8 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """Return the position of the step that uses each clip call, or [] if these positions are unknown."""
+    """For each clip call, return the position of the step that uses the clipped gradients, or [] if a position is
+    unknown."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -134,9 +137,9 @@ def _other_settings(left: Sequence[OptimizerStep], right: Sequence[OptimizerStep
 
 
 def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerStep]:
-    """Return the steps with their optimizers in another order.
+    """Reorder the optimizers of the steps.
 
-    The numbers, backward passes and losses keep their order.
+    The numbers, backward passes and losses of the steps stay in the same order.
     """
     moved = [{name: getattr(steps[index], name) for name in OPTIMIZER_FIELDS} for index in order]
     return [step.model_copy(update=fields) for step, fields in zip(steps, moved, strict=True)]
@@ -146,7 +149,8 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Return the number of elements that the clip calls of an iteration get, or else the number of gradients."""
+    """Return the number of elements that the clip calls of an iteration clip, or the number of gradients if it is
+    unknown."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))
@@ -191,7 +195,7 @@ def _steps_per_clip(run: RecordedRun) -> int:
 
 
 def _constant(begins: Sequence[bool]) -> int:
-    """Return the length of all groups, or 1 if they have different lengths. A group starts at each True in `begins`."""
+    """Return the common length of all groups, or 1 if the lengths differ. A group starts at each True in `begins`."""
     starts = [index for index, is_start in enumerate(begins) if is_start]
     lengths = [end - start for start, end in itertools.pairwise([*starts, len(begins)])]
     longest = max(lengths, default=1)

@@ -25,7 +25,7 @@ def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun
 
 
 def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
-    """Return whether clip calls of an iteration are for several optimizers."""
+    """Return whether a clip call of an iteration clips gradients of several optimizers."""
     counts = [len(lines) for _, lines in (left, right)]
     if max(counts) < len(left[0]) and min(counts):
         return True

@@ -27,10 +27,10 @@ CLAUSES: Mapping[bool | None, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class. AdamW counts as Adam.
+    """Return whether two optimizers have the same class. AdamW is treated as Adam.
 
-    A class of the user counts as a framework's class if its name contains the name of that class. MyAdam counts as
-    Adam, but MyNAdam does not.
+    A user's class is treated as a framework's class if its name contains the name of the framework's class. For
+    example, MyAdam is treated as Adam, but MyNAdam is not.
     """
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
@@ -68,7 +68,7 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
 
 
 def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
-    """Return sentences about parameters for which only one optimizer has weight decay, or "" if these are unknown."""
+    """Return sentences about parameters for which only one optimizer has weight decay, or "" if they are unknown."""
     name_in_left = {other: name for name, other in names.items()}
     of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
     if not all(name in names for name in (*of_left, *of_right)):
@@ -81,7 +81,7 @@ def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str
 
 
 def _undecayed(step: OptimizerStep) -> Sequence[str]:
-    """Return the names of the parameters without weight decay, or [""] if these are unknown."""
+    """Return the names of the parameters without weight decay, or [""] if the names are unknown."""
     decay = step.settings.get("weight_decay")
     return step.undecayed or ([] if step.decayed is None and decay and not isinstance(decay, tuple) else [""])
 
@@ -105,7 +105,7 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
     """Return (left rule, right rule, cause) if the momentum of only one optimizer contains the learning rates.
 
-    Keras' SGD multiplies each gradient by the learning rate of its step before it is added to the momentum. Other
+    Keras' SGD multiplies each gradient by the current learning rate, and adds the product to the momentum. Other
     frameworks multiply the momentum by the current learning rate.
     """
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]

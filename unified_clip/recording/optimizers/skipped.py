@@ -16,14 +16,14 @@ from .steps import StepDifference, have_equal_shapes, is_late, rounding_of_rates
 from .unclipped import with_calls
 
 Skips = dict[int, int]
-"""{number of an optimizer step: number of skipped training iterations directly before the step}."""
+"""Maps an optimizer step to the number of skipped training iterations directly before the step."""
 
 SAME = 1e-3
-"""The norms of the same gradients in two runs have at most this relative difference."""
+"""The largest relative difference between norms of the same gradients in two runs."""
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Number the steps of both runs by training iteration, without iterations in which only one run makes a step.
+    """Number the steps by training iteration. Iterations in which only one run makes a step are left out.
 
     Return both runs, and a difference for each run that skips steps.
     """
@@ -102,7 +102,8 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before it) if a step has clips of gradients that are not finite."""
+    """Yield (step, number of skipped iterations before the step) for each step with clips of gradients that are not
+    finite."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
         bad = list(itertools.takewhile(_is_bad, lines))
@@ -120,7 +121,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """Return the skips of `run` if it may use optax.apply_if_finite, else {}.
+    """Return the skips of `run` if the run might use optax.apply_if_finite, else {}.
 
     With gradients that are not finite, optax.apply_if_finite makes neither a clip call nor a step.
     """
@@ -135,9 +136,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove iterations that both runs skip, but in which only the first run has clip calls.
+    """Remove iterations that both runs skip, and in which only the first run has clip calls.
 
-    The other run may clip inside optax.apply_if_finite, which calls nothing if gradients are not finite.
+    The other run might clip inside optax.apply_if_finite, which makes no clip call if gradients are not finite.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
@@ -168,7 +169,8 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before it) if a step has a multiple of the usual backward passes."""
+    """Yield (step, number of skipped iterations before the step) for each step with a multiple of the usual backward
+    passes."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

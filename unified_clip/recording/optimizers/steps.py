@@ -20,7 +20,7 @@ from .unclipped import is_empty, left_out_clip, with_calls
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 
 TINY = 1e-20
-"""Settings up to this size count as 0. A port in PyTorch can need a tiny learning rate in place of 0."""
+"""Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate in place of 0."""
 
 MOMENTUM = "rule for momentum"
 
@@ -31,7 +31,7 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Number the clip calls and optimizer steps of both runs by the steps of the optimizers.
+    """Number the clip calls of both runs by optimizer step, and number the optimizer steps.
 
     Calls without gradients are left out.
     """
@@ -67,9 +67,9 @@ def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:
-    """Number the steps from 1, and each call by the next step.
+    """Number the steps from 1. Each call gets the number of the next step.
 
-    If the run clips late, number each call by the previous step.
+    If the run clips late, each call gets the number of the previous step.
     """
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
@@ -89,9 +89,10 @@ def is_late(run: RecordedRun) -> bool:
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
+    """Return the differences between the optimizer steps of two runs: the first for each kind of cause and for each
+    setting.
 
-    If one run has the learning rates of the other run one step later, differences between single rates are left out.
+    If the learning rates of the runs are shifted by one step, differences between single rates are left out.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -145,7 +146,7 @@ def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
-    """Return a difference if one run has the learning rates of the other run one step later, else None."""
+    """Return a difference if the learning rates of the runs are shifted by one step, else None."""
     passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
     if 0 in passes and any(passes - {None}):
         return None
@@ -173,7 +174,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield a difference if only one run clears its gradients.
 
-    Frameworks that return new gradients count as clearing them.
+    If a framework returns new gradients, the gradients are always cleared.
     """
     cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
     if None not in cleared and cleared[0] != cleared[1]:
@@ -197,7 +198,7 @@ def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDif
 
 
 def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
-    """Return whether a run clears its gradients before a step, or None if that is unknown.
+    """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
     A framework that returns new gradients has no recorded backward passes.
     """
@@ -208,7 +209,7 @@ def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, othe
 def _has_one_optimizer(run: RecordedRun) -> bool:
     """Return whether the clip calls before each optimizer step have the same gradients.
 
-    If that is unknown, return False.
+    If the gradients are unknown, return False.
     """
     lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
     lists = {
@@ -224,7 +225,8 @@ def _clips(
     steps: Sequence[OptimizerStep],
     clips: Sequence[Mapping[int, Sequence[RecordedCall]]],
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run has a clip call at a step, or if it clips the same gradients more often."""
+    """Yield a difference if only one run has a clip call at a step, or if one run clips the same gradients more
+    often."""
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
@@ -238,7 +240,7 @@ def _clips(
 
 
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
-    """Return whether the clip calls of a step repeatedly clip the same gradients.
+    """Return whether the clip calls of a step clip the same gradients more than once.
 
     If the gradients have no names, each backward pass must have as many calls as `other`, the calls of the other run.
     """
@@ -252,14 +254,14 @@ def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], s
 
 
 def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls have gradients of the same shapes and, if both have names, of the same names."""
+    """Return whether two calls have gradients with the same shapes and, if both calls have names, the same names."""
     shapes = [sorted(str(each.shape) for each in call.parameters.values()) for call in (a, b)]
     is_same = a.parameters.keys() == b.parameters.keys() or _has_positions(a) or _has_positions(b)
     return a.count == b.count and shapes[0] == shapes[1] and is_same
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a call has gradients without names. `verify` may append words to their positions."""
+    """Return whether a call has gradients without names. `verify` can append words to the positions."""
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 
@@ -342,7 +344,7 @@ def same_setting(
 ) -> bool:
     """Return whether two settings are equal up to a relative difference of `tolerance` or a difference of `rounding`.
 
-    Tuples of parameter groups are equal if they contain the same values, unless `is_ordered` is True.
+    Unless `is_ordered` is True, the order of the parameter groups is ignored.
     """
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]

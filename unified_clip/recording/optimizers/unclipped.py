@@ -20,7 +20,7 @@ def is_empty(call: RecordedCall) -> bool:
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
     """Return the run with only the calls that `kept` selects.
 
-    The next optimizer step counts each empty call before it.
+    The next optimizer step stores the number of empty calls that were removed before the step.
     """
     if all(kept):
         return run
@@ -41,7 +41,7 @@ def left_out_clip(
 ) -> Cause:
     """Return the cause of a run that makes an optimizer step without a recorded clip.
 
-    If `step` is None, it never clips.
+    If `step` is None, the run never clips.
     """
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changed := next((each for each in run.optimizer_steps if each.changed), None):

@@ -19,24 +19,24 @@ class Point(ReportModel):
     """A point of a curve: the numbers at one step, or at several neighbouring steps."""
 
     step: int
-    """The first of the steps at this point."""
+    """The first step at this point."""
 
     low: Real | None
     high: Real | None
     """`low` and `high` are the smallest and the largest finite number, or null if no number is finite."""
 
     not_finite: int
-    """How many numbers are NaN or infinite."""
+    """The number of values that are NaN or infinite."""
 
 
 class ClipPoint(Point):
     """A point of a curve of norms: the norms at one step, or at several neighbouring steps."""
 
     threshold: Real | None
-    """The last finite threshold at this point, or null if there is none."""
+    """The last finite threshold at this point, or null if there is no finite threshold."""
 
     clipped: int
-    """How many calls clipped a gradient."""
+    """The number of calls that clipped a gradient."""
 
     calls: int
 

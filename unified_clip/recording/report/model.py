@@ -43,7 +43,7 @@ class Parting(ReportModel):
     """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The name of the parameter in run a, or the name of an optimizer's setting. null for any other divergence."""
+    """The name of the parameter in run a, the name of an optimizer's setting, or null for any other divergence."""
 
     a: Value
     b: Value
@@ -52,8 +52,8 @@ class Parting(ReportModel):
     """The distance between the two values, or null if the values are not numbers, or if a coefficient is unknown."""
 
     ulps_at_its_size: Real | None
-    """The distance in ULP of a larger number, such as the total norm. Rounding of the larger number can cause the
-    difference. This field is null if `ulps` is null."""
+    """The distance, measured in ULP of a larger number such as the total norm. Rounding of the larger number can cause
+    the difference. This field is null if `ulps` is null."""
 
     findings: list[Finding]
     """The causes that the numbers confirm."""
@@ -62,7 +62,8 @@ class Parting(ReportModel):
     """The divergence in a sentence."""
 
     why: list[str]
-    """Sentences about the causes of the divergence. If no cause is known, a sentence reports that."""
+    """Sentences about the causes of the divergence. If no cause is known, a sentence reports that the cause is
+    unknown."""
 
 
 class Run(ReportModel):
@@ -77,7 +78,7 @@ class Run(ReportModel):
 
     processes: int
     ranks: int | None
-    """The world size, or null if it is unknown."""
+    """The world size, or null if the world size is unknown."""
 
     frameworks: list[str]
     functions: dict[str, int]
@@ -109,7 +110,7 @@ class ComparisonReport(ReportModel):
 
     compared: int
     torn: list[bool]
-    """Whether the last line of each file is incomplete, and was left out."""
+    """For each file, whether the last line is incomplete. An incomplete line is left out of the comparison."""
 
     max_ulp: Real
     partings: list[Parting]
@@ -124,7 +125,7 @@ class ComparisonReport(ReportModel):
     """Sentences about logged numbers."""
 
     remedies: list[str]
-    """Sentences with the code to change, for causes whose sentences contain no code."""
+    """Sentences with the code to change. A cause is left out if its own sentence already contains code."""
 
     where_to_look: list[str]
     ruled_out: list[str]
@@ -132,7 +133,8 @@ class ComparisonReport(ReportModel):
 
     runs: list[Run]
     distances: dict[str, list[Point]]
-    """The relative distances between both runs at each step, by name of the number, such as "norm" or "loss"."""
+    """The relative distances between both runs at each step. The keys are names of numbers, such as "norm" or
+    "loss"."""
 
     sentences: list[str]
     """The text on the terminal."""

@@ -16,7 +16,7 @@ REMEDIES: dict[CauseKind, str] = {
     'unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, as Paddle does, and '
     "`clip_grad_norm_(model.parameters(), c)` by the total norm. The order of the groups does not matter.",
 }
-"""Advice by kind of cause, for causes whose sentences contain no advice."""
+"""Maps a kind of cause to advice, for causes whose sentences contain no advice."""
 
 EPS_REMEDIES = {
     "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
@@ -26,7 +26,7 @@ EPS_REMEDIES = {
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
     "`clip_grad_norm_([p], c)` adds 1e-06.",
 }
-"""Advice about different eps, by clip rule."""
+"""Maps a clip rule to advice about different eps."""
 
 
 def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
@@ -46,7 +46,7 @@ def step_of_other_eps(comparison: RecordingComparison) -> int | None:
 
 
 def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
-    """Return the clip rules at a step. Several calls with one gradient each count as "each"."""
+    """Return the clip rules at a step. If several calls clip one gradient each, the rule is "each"."""
     lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
     is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
     return {"each" if is_loop or line.rule == "each" else "global" for line in lines}

@@ -13,7 +13,7 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""In plots with more points, clipped steps are marked only below the curve."""
+"""If a plot has more points than this number, clipped steps are marked only below the curve."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
@@ -25,10 +25,11 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""If the largest positive number is more than this many times the smallest one, the y axis is logarithmic."""
+"""If the largest positive number is more than LOGARITHMIC times the smallest positive number, the y axis is
+logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""Plots draw smaller relative distances at the height of this number."""
+"""The smallest relative distance in plots. Smaller distances are drawn at the same height."""
 
 Curve = Sequence[Point]
 

@@ -28,7 +28,7 @@ COUNTS = {
     "steps": "steps of optimizers",
     "backward passes": "backward passes before it",
 }
-"""Names of the counted things, for stages whose values are counts."""
+"""For stages that compare counts: maps the stage to a name of the things that are counted."""
 
 
 class Explanation(NamedTuple):
@@ -94,7 +94,8 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """Yield each divergence with sentences about its causes. A cause that was explained before is only named."""
+    """Yield each divergence with sentences about its causes. If a cause was explained before, only its name is
+    repeated."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):

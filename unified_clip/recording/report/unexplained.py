@@ -30,7 +30,7 @@ RULED_OUT: dict[CauseKind, str] = {
     "repeated parameter": "a repeated parameter",
     "shifted step": "a shifted step",
 }
-"""Causes that every comparison tests, with their names in the sentence "Ruled out: ..."."""
+"""Causes that every comparison tests, with their text in the sentence "Ruled out: ..."."""
 
 WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "a whole factor on all gradients")
 
@@ -51,7 +51,7 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "given norm": ["inexact norm"],
     "16 bits": ["inexact norm"],
 }
-"""For each reported cause: causes that the report does not rule out, because they affect the same numbers."""
+"""Maps each reported cause to causes that the report does not rule out, because they affect the same numbers."""
 
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",
@@ -59,7 +59,7 @@ RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "scaled gradients": "any factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""Causes whose tests need norms of parameters, with their names in the sentence "Ruled out: ..."."""
+"""Causes whose tests need norms of parameters, with their text in the sentence "Ruled out: ..."."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -69,7 +69,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "several clips before a step": "several clips before a step",
     "clipping after the step": "clipping after the step",
 }
-"""Causes whose tests need steps of optimizers, with their names in the sentence "Ruled out: ..."."""
+"""Causes whose tests need steps of optimizers, with their text in the sentence "Ruled out: ..."."""
 
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
@@ -89,7 +89,7 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
-    """Return a sentence if the runs clip different numbers of elements at the first step without a known cause."""
+    """Return a sentence if the runs clip different numbers of elements at the first step, and the cause is unknown."""
     step = comparison.pairs[0].a.step if comparison.pairs else None
     calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
     sizes = [sum(map(elements, each)) for each in calls]
@@ -148,7 +148,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
-    """Return {property: phrase} for properties of the clips that may differ: "calls", "count" and "eps"."""
+    """Return {property: phrase} for properties of the clips that might differ: "calls", "count" and "eps"."""
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
     phrases = {}
@@ -187,7 +187,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    """Return the causes that the recorded numbers up to this step do not rule out."""
+    """Return the causes that the recorded numbers up to `step` do not rule out."""
     steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
     clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
     has_steps = all(run.optimizer_steps for run in comparison.runs)

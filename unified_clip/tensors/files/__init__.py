@@ -30,7 +30,7 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""The function that reads a file in this process, by suffix."""
+"""Maps the suffix of a file to the function that reads the file in this process."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -40,10 +40,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""The kind of each file that `convert_worker` converts, by suffix."""
+"""Maps a suffix to the kind of file, for files that `convert_worker` converts."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""The framework that is needed to convert a file, by kind of file."""
+"""Maps a kind of file to the framework that is needed to convert the file."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",
@@ -51,7 +51,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
     "function": "A module that the function needs is missing",
 }
-"""The beginning of the error about a missing module, by kind of file."""
+"""Maps a kind of file to the beginning of the error about a missing module."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
@@ -77,14 +77,14 @@ def read(
     """Return the gradients in a file by name, in the order of the file.
 
     Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
-    returned only if `only` has its full name.
+    returned only if `only` contains its full name.
 
     The arrays are contiguous, read-only `np.memmap`s, which can be unaligned. Empty arrays are plain NumPy arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep the directory as long as you use the
         gradients.
-    only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
+    only: Patterns of names, as for `fnmatch`. If `only` is empty, all gradients are read.
     pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
         suite.
 
@@ -120,7 +120,7 @@ def call(
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors. Keep the directory as long as you use the gradients.
-    framework: The key `framework` of the function in the suite, for the advice in errors.
+    framework: The value of the key `framework` in the suite, as printed in error messages.
 
     Raise UnreadableError if the function does not exist, fails, returns no gradients, or exceeds a limit.
     """
@@ -149,9 +149,9 @@ def call(
 
 
 def _kind(path: Path) -> tuple[Path, str]:
-    """Return the path to read, and the kind of the file.
+    """Return (path to read, kind of the file).
 
-    A directory and the prefix of a checkpoint have the kind "tensorflow". The path of an .index file is returned
+    The kind is "tensorflow" for a directory and for the prefix of a checkpoint. The path of an .index file is returned
     without its suffix.
     """
     if path.is_dir():
@@ -182,8 +182,8 @@ def _convert(
     """Convert a file, or the result of a function, in another process. Return the gradients by name.
 
     kind: A key of `NEEDED`.
-    source: The path of the file. For the kind "function", FILE:FUNCTION.
-    setting: The end of an error about a missing package, which advises to set another interpreter.
+    source: The path of the file, or FILE:FUNCTION for the kind "function".
+    setting: The last sentence of the error about a missing package. The sentence advises to set another interpreter.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))

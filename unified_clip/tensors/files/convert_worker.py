@@ -161,8 +161,7 @@ def from_keras(source: str, out: Path) -> Iterator[Item]:
 
 
 def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[Any]:
-    """Yield the name and the dataset for each dataset below an HDF5 group. Yield a dataset with several names only
-    once.
+    """Yield (name, dataset) for each dataset in an HDF5 group. A dataset with several names is yielded once.
 
     Soft links are skipped, because their targets are yielded under their own names. A link to another file raises
     UnreadableError.
@@ -210,7 +209,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Raise UnreadableError if an HDF5 dataset lacks chunks, or has a chunk that expands beyond its size.
+    """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk expands to more bytes than its size.
 
     HDF5 does not check chunks. Only chunks that are compressed with gzip can expand.
     """
@@ -245,10 +244,10 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Call a function, and yield the name and the tensor for each tensor that it returns.
+    """Call a function, and yield (name, tensor) for each tensor that the function returns.
 
-    The names come from (name, tensor) tuples and keys of dicts. A tensor without a name is called "gradient N", from 0.
-    Values that are not tensors are left out.
+    The names come from (name, tensor) tuples and keys of dicts. Tensors without a name are called "gradient 0",
+    "gradient 1" and so on. Values that are not tensors are left out.
     """
     function = load_function(path, name)
     if not callable(function):
@@ -276,7 +275,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """Return the function with this name in a file, or any other object with the name.
+    """Return the function, or any other object, that a Python file defines under a name.
 
     If the file cannot be imported, raise UnreadableError. If a package is missing, raise ModuleNotFoundError.
     """
@@ -294,7 +293,8 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 def with_line(error: BaseException, path: Path) -> str:
-    """Return an exception as text, with its line in the file `path` if the traceback contains the file."""
+    """Return an exception as text. If the traceback contains the file `path`, the text contains the line in the
+    file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line, text = lines[-1] if lines else None, describe_exception(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):

@@ -15,11 +15,11 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""The prefixes of dtypes that gradients do not have. Tensors with these dtypes are counters, masks or text."""
+"""Prefixes of dtypes that counters, masks or text have, but not gradients."""
 
 
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
-"""The error numbers for too little memory or disk space. A damaged file causes other errors."""
+"""The error numbers for too little memory or disk space. A damaged file causes errors with other numbers."""
 
 
 class Item(NamedTuple):
@@ -30,11 +30,11 @@ class Item(NamedTuple):
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """The shape. A sparse tensor has the shape of the equal dense tensor."""
+    """The shape of the tensor. For a sparse tensor, this is the shape of its dense form."""
 
     @property
     def size(self) -> int:
-        """Return the size in bytes. A sparse tensor has the size of the equal dense tensor."""
+        """Return the size in bytes. For a sparse tensor, return the size of its dense form."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
@@ -51,9 +51,10 @@ def describe_failure(error: Exception) -> str:
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
     """Yield the name and the gradient for each tensor that matches a pattern. Without patterns, yield all gradients.
 
-    Booleans, integers and text are left out. An int64 tensor is yielded only if `only` has its full name.
+    Booleans, integers and text are left out. An int64 tensor is yielded only if `only` contains its full name.
 
-    file_size: The size of the file in bytes. If given, the shapes and sizes are checked before any tensor is read.
+    file_size: The size of the file in bytes. If the size is given, all shapes and sizes are checked before any tensor
+        is read.
 
     Raise UnreadableError for a wrong name, dtype or pattern. Raise LimitError for impossible shapes and sizes.
     """
@@ -101,7 +102,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
 
 
 def _check_rows(name: str, gradient: Sparse) -> None:
-    """Raise UnreadableError if the indices, the values and the shape of a sparse tensor do not fit."""
+    """Raise UnreadableError if the indices, the values and the shape of a sparse tensor do not fit together."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
@@ -119,13 +120,13 @@ def _check_rows(name: str, gradient: Sparse) -> None:
 def flatten(
     value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the tensor for each tensor in nested dicts and lists. A name joins the keys, such as `a.b`.
+    """Yield (name, tensor) for each tensor in nested dicts and lists. The keys are joined, as in the name `a.b`.
 
     The key of a list entry is its position. In the outermost list, the keys are `gradient 0`, `gradient 1` and so on.
     Values that are not tensors are left out.
 
-    name: The name of `value`, with which all names begin.
-    tree: The limits for nesting, entries and names. If a limit is exceeded, raise LimitError.
+    name: The name of `value`. All yielded names begin with this name.
+    tree: Limits on nesting, entries and names. If a limit is exceeded, raise LimitError.
     """
     tree = tree or Tree()
     levels = [iter([(name, value)])]

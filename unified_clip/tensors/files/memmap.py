@@ -21,17 +21,16 @@ Raw = npt.NDArray[np.uint8]
 """The bytes of a file."""
 
 Entry = Any
-"""JSON data with the place of a gradient in a file. None for a gradient that is None."""
+"""JSON data that describes where a gradient is in a file, or None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""Three files in a scratch directory: all tensors, the entry of each tensor by name, and the error if there are no
-tensors."""
+"""Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""
 
 ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this number of bytes."""
 
 SMALL = 1 << 25
-"""The size in bytes from which a file is mapped. A smaller file is read at once."""
+"""Files of at least this number of bytes are mapped. Smaller files are read at once."""
 
 
 def open_map(path: Path) -> Raw:

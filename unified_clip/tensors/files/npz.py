@@ -18,14 +18,15 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""The largest number of bytes to which the method deflate can expand one byte."""
+"""The largest number of bytes into which deflate can expand one byte."""
 
 LOCAL_HEADER = 30
-"""The size of a member's header before its name. The last four bytes are the lengths of the name and of the extra
-field."""
+"""The number of bytes in a member's header before the name. The last four bytes are the lengths of the name and of the
+extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""The function that reads an array's header, by version. Later versions are only for structured arrays."""
+"""Maps a version of the format to the function that reads an array's header. Later versions are only for structured
+arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:

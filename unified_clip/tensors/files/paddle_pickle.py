@@ -22,11 +22,11 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""The size from which a bytes object is mapped instead of read. Pickle protocol 4 stores large objects outside of its
+"""Bytes objects of at least this size are mapped instead of read. Pickle protocol 4 stores large objects outside of its
 frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The unpickler that is written in Python, whose methods for opcodes can be replaced."""
+"""The unpickler that is written in Python. Its methods for opcodes can be replaced."""
 
 LONGEST_CODE = 16
 """The largest number of characters in NumPy's code for a dtype, such as `f4`."""
@@ -41,7 +41,8 @@ NOT_WRITTEN = (
 """Opcodes that `paddle.save` does not write. They create objects, or reserve more memory than the file has bytes."""
 
 SLICED = "UnpackBigParamInfor@@"
-"""The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for more than a GiB."""
+"""The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for tensors of more than 1
+GiB."""
 
 
 class Dtype:
@@ -89,7 +90,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Return a dict of the pairs. This function replaces OrderedDict.
 
-    Pickles of Python 2 pass the pairs. Pickles of Python 3 pass nothing, and add the pairs later.
+    Pickles of Python 2 pass the pairs as an argument. Pickles of Python 3 pass no argument, and add the pairs later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -105,7 +106,7 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""The replacements of a pickle's functions, by (module, name) as in Python 3 and NumPy 2."""
+"""Maps (module, name) of each function in a pickle to its replacement. The names are from Python 3 and NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 
@@ -173,15 +174,16 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Run an opcode that calls a function of `STAND_INS`. Raise ValueError if the calls get more data than the file
-        has."""
+        """Run an opcode that calls a function of `STAND_INS`. Raise ValueError if all calls together get more data than
+        the file contains."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times, which paddle.save does not write")
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Run the opcode that sets the state of the last object on the stack. A dict stays unchanged."""
+        """Run the opcode that sets the state of the last object on the stack. If the object is a dict, it stays
+        unchanged."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)

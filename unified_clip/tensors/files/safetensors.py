@@ -1,4 +1,4 @@
-"""Read safetensors files: the length of a JSON header in eight bytes, the header, and the tensors.
+"""Read safetensors files. A file contains the length of the header in eight bytes, a JSON header, and the tensors.
 
 `parity/data/README.md` describes the format of sparse gradients.
 """
@@ -28,7 +28,7 @@ DTYPES = {
     "C64": "complex64", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-"""The name of each dtype, by its code in the format. An unknown code is used as the name."""
+"""Maps each code of the format to the name of a dtype. An unknown code is used as the name."""
 
 
 class Entry(NamedTuple):
@@ -77,7 +77,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors of a safetensors file that unified_clip wrote, by name.
+    """Return a dict from name to tensor, for a safetensors file that unified_clip wrote.
 
     The indices and the values of a sparse gradient stay separate. A changed or removed file raises UnreadableError.
     """
@@ -98,7 +98,7 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return the header as a dict, and the position after the header."""
+    """Return (header as a dict, position after the header)."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -126,7 +126,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shape of each sparse gradient by name, from the metadata."""
+    """Return a dict from the name of each sparse gradient to its shape, from the metadata."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):
@@ -140,8 +140,9 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """Return an `Entry` for each tensor in the header, by name. Invalid or overlapping entries, and gaps, raise
-    UnreadableError.
+    """Return an `Entry` for each tensor in the header, by name.
+
+    Raise UnreadableError for invalid entries, overlapping entries and gaps.
 
     first: The position of the first byte after the header.
     size: The number of bytes of the file.

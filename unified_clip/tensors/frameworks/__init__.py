@@ -17,12 +17,12 @@ class TensorConverter(Protocol):
     def sparse(self, tensor: Sparse) -> Any:
         """Return a sparse tensor of the framework, in which rows with the same index stay separate.
 
-        NumPy and MLX have no sparse tensors, so the default is a dense tensor.
+        NumPy and MLX have no sparse tensors, so the default method returns a dense tensor.
         """
         return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
-        """Return a tensor of the framework as `Dense`, or as `Sparse` if it stores only some rows."""
+        """Return a framework's tensor as `Dense`, or as `Sparse` if the tensor stores only some rows."""
 
     def make(self, gradient: Gradient) -> Any:
         if gradient is None:

@@ -17,31 +17,31 @@ from ..steps.flow import assigned
 from .parsed import SETTERS, with_derived
 
 NAMING = (ast.AnnAssign, ast.Attribute, ast.BinOp, ast.ClassDef, ast.Compare, ast.FunctionDef, ast.Subscript, ast.arg)
-"""Code that names a class without creating an object, such as a type."""
+"""Kinds of code that can name a class without creating an object, such as a type annotation."""
 
 
 class Attribute(NamedTuple):
-    """An attribute that one line of its class sets."""
+    """An attribute that exactly one line of a class sets."""
 
     owner: ast.ClassDef
     name: str
     value: ast.expr
-    """The constant, or the default of the parameter."""
+    """The constant that the line assigns, or the default of the parameter."""
 
     parameter: str = ""
-    """The parameter of `__init__` that sets the attribute, or '' for a constant."""
+    """The parameter of `__init__` that sets the attribute, or '' if a constant sets the attribute."""
 
     position: int = 0
-    """The index of the parameter, without `self`."""
+    """The index of the parameter, not counting `self`."""
 
     is_in_init: bool = True
 
 
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
-    """Return the option and the number of a threshold in an attribute, or None if other code might set the threshold.
+    """Return (option, number) for a threshold in an attribute, or None if other code might change the threshold.
 
-    The option is the parameter with the number as its default, such as "Trainer.max_grad_norm". The option is '' for a
-    constant.
+    The option is the parameter whose default is the number, such as "Trainer.max_grad_norm". For a constant, the option
+    is ''.
     """
     owner, _, name = code.partition(".")
     around = source.around(clip) if clip is not None and owner == "self" else ()
@@ -105,7 +105,7 @@ def _stores(node: ast.AST, name: str) -> bool:
 
 
 def _may_set(source: Source, attribute: Attribute, classes: Set[str], *, is_other: bool = False) -> bool:
-    """Return whether code of a file might set the attribute, or pass a value for the parameter."""
+    """Return whether code in a file might set the attribute, or might pass a value for the parameter."""
     named = {getattr(node, key, "") for node in source.nodes if is_other for key in ("id", "attr", "name")}
     if is_other and not named & classes:
         return False

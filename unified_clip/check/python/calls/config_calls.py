@@ -18,7 +18,7 @@ from ..steps.flow import assigned
 from . import effect
 
 CLIPPING = ("__call__", "clip_", "pairs")
-"""The methods that clip gradients when they are called."""
+"""Methods of `ClipConfig` that clip gradients."""
 
 METHOD_KINDS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "attach_to": "attached", "clip_": "in place",
@@ -27,7 +27,7 @@ METHOD_KINDS = {
 
 
 class Own(NamedTuple):
-    """A configuration in a variable or attribute, or a clipper of the configuration."""
+    """A variable or attribute that contains a configuration, or a clipper of a configuration."""
 
     config: ClipConfig
     is_clipper: bool = False
@@ -36,9 +36,9 @@ class Own(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, Own] = MappingProxyType({})
 ) -> dict[str, Own]:
-    """Return the known configurations of a file, by the code of the variable or attribute.
+    """Return a dict from the code of a variable or attribute, such as `self.clip`, to its configuration.
 
-    Follow assignments such as `self.clip = CLIP`, and clippers such as `clip = CLIP.clipper(model)`.
+    The function follows assignments such as `self.clip = CLIP`, and clippers such as `clip = CLIP.clipper(model)`.
     """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
     assignments = [pair for node in source.nodes for pair in assigned(node)]
@@ -69,7 +69,7 @@ def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int]
 
 
 def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
-    """Yield each clipper, and each attribute with a configuration, that its file does not use."""
+    """Yield each unused clipper, and each unused attribute that contains a configuration."""
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
@@ -103,7 +103,7 @@ def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, 
 
 
 def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
-    """Yield each call whose effect is unknown, or differs from its configuration."""
+    """Yield each call whose effect is unknown, or differs from the effect of its configuration."""
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:

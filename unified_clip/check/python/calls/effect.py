@@ -1,4 +1,4 @@
-"""Find the effect of a clip call by its place in the code."""
+"""Find the effect of a clip call from the code around the call."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NO_NUMBER = "The threshold is {value}, which is not a number: training fails, or
 
 
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:
-    """Return the effect of a clip call: `config` with the parameters that the call selects.
+    """Return `config`, limited to the parameters that a clip call selects.
 
-    kind: "in place", "functional", "class", or "attached" for `attach_to`. A functional clip returns gradients.
-    has_names: Whether the call has the names of the model's parameters, as a clipper does.
+    kind: "in place", "functional", "class", or "attached" for `attach_to`. A functional clip returns new gradients.
+    has_names: Whether the call gets the names of the model's parameters, like a clipper.
 
     Raise ConfigError if the call clips nothing, or if its effect is unknown.
     """
@@ -45,7 +45,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
 
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
-    """Return the reason why a threshold is unknown, and the settings of the clip with the threshold 1."""
+    """Return (reason why the threshold is unknown, clip configuration with the threshold 1)."""
     why = RUN_TIME.format(code=meaning.threshold)
     with contextlib.suppress(ConfigError, SyntaxError):
         value = source.constant(ast.parse(meaning.threshold, mode="eval").body)

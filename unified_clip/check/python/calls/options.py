@@ -28,10 +28,10 @@ SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 class Option(NamedTuple):
     name: str
-    """The name of the option's value in Python, such as "max_grad_norm". '' if the parser converts the value."""
+    """The name of the value in Python, such as "max_grad_norm", or '' if the parser converts the value."""
 
     shown: str
-    """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
+    """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
 
     default: float | None
     is_clip: bool
@@ -41,13 +41,16 @@ class _Definition(NamedTuple):
     names: list[str]
     default: ast.expr
     is_plain: bool = True
-    """Whether the value is the number on the command line, without a conversion."""
+    """Whether the script uses the value of the command line without a conversion."""
 
     owner: str = ""
 
 
 def find(source: Source, code: str) -> Option | None:
-    """Return the option that an expression such as `args.max_grad_norm` reads, or None if other code might set it."""
+    """Return the option that an expression such as `args.max_grad_norm` reads.
+
+    Return None if other code might set the option.
+    """
     try:
         node = source.followed(ast.parse(code, mode="eval").body)
     except SyntaxError:
@@ -72,9 +75,10 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. A clip on a command line gets the effect of the script that reads the threshold.
+    """Return all clips. The script that reads a threshold decides the effect of a clip on a command line.
 
-    A command line belongs to the scripts that the line names, or else to all scripts that the file names.
+    A command line belongs to the scripts that it names. If it names no script, it belongs to all scripts that the file
+    names.
     """
     readers = [use for use in uses if use.package and use.option]
     uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses
@@ -83,7 +87,7 @@ def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[P
 
 
 def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield a clip for each option that abbreviates the option of a clip, such as `--max-grad`."""
+    """Yield a clip for each abbreviated option, such as `--max-grad` for `--max-grad-norm`."""
     for path in scripts:
         for setting in command_lines.settings(path.read_text("utf-8", "replace")):
             use = command_lines.use(path, setting)
@@ -93,7 +97,7 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
 
 
 def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    """Return whether argparse reads an abbreviated option as the option of a clip."""
+    """Return whether argparse reads an abbreviation, such as `--max-grad`, as the option of a clip."""
     name = name.replace("-", "_")
     if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
         return False
@@ -104,7 +108,7 @@ def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. If an imported module assigns to an option, the default of the option is unknown."""
+    """Yield the clips. The default of an option is unknown if an imported module assigns a value to the option."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
     texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
     for use in uses:
@@ -137,7 +141,7 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    """Return the file names of the scripts in a command line, or in the whole file if the line names none."""
+    """Return the file names of the scripts in a command line. If the line names no script, search the whole file."""
     lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
     first = last = min(use.line, len(lines)) - 1
     while first > 0 and lines[first - 1].endswith("\\"):

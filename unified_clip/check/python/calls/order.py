@@ -1,4 +1,4 @@
-"""Find clip calls that never run, or run before the gradients exist or after they were used."""
+"""Find clip calls that never run, run before the backward pass, or run after the optimizer's step."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothi
 
 
 _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, frozenset()))
-"""Returns the backward passes and steps of a file, which are the same for all clips of the file."""
+"""Returns the backward passes and optimizer steps of a file."""
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
     """Raise ConfigError if a clip comes after the optimizer's step, comes before `backward`, or skips some steps.
 
-    If the function of the clip has no backward pass and no step, check each call of the function.
+    If the function that contains the clip has no backward pass and no step, check the calls of the function.
     """
     events = _events(source, call)
     for caller in _timeline(source).callers(call) if not events and depth < MAX_DEPTH else ():
@@ -65,7 +65,7 @@ def check_attached(source: Source, call: ast.Call) -> None:
 
 
 def _replaced(source: Source, call: ast.Call) -> int | None:
-    """Return the line that builds another optimizer after `attach_to`, in the same variable, or None."""
+    """Return the line that assigns another optimizer to the variable after `attach_to`, or None."""
     name, function = attached(call), source.function(call)
     if not isinstance(source.parents[call], ast.Expr):
         return None
@@ -80,7 +80,7 @@ def _replaced(source: Source, call: ast.Call) -> int | None:
 
 
 def check_runs(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if a constant condition, as in `if False`, prevents a call."""
+    """Raise ConfigError if a call never runs because of a constant condition, as in `if False`."""
     inner: ast.AST = call
     for outer in source.around(call):
         if isinstance(outer, FUNCTIONS):
@@ -104,7 +104,7 @@ def _wrong(text: str, event: Event, test: str = "") -> ConfigError:
 
 
 def _events(source: Source, call: ast.Call) -> list[Event]:
-    """Return the events of the nearest loop or function around a call that has events."""
+    """Return the events of the nearest loop or function that contains the call and has events."""
     events = _timeline(source).local(call)
     for region in source.around(call):
         if isinstance(region, (ast.For, ast.While, ast.Module, *FUNCTIONS)):
@@ -115,7 +115,7 @@ def _events(source: Source, call: ast.Call) -> list[Event]:
 
 
 def _counting(source: Source, node: ast.AST) -> list[str]:
-    """Return the conditions around a node that count steps by `%`."""
+    """Return the conditions around a node that use `%` to count steps, as in `if step % 4 == 0`."""
     outers = itertools.pairwise([node, *source.around(node)])
     steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), outers)
     tests = [outer.test for inner, outer in steps if isinstance(outer, ast.If) and inner in outer.body]

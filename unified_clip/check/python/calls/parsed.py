@@ -1,4 +1,4 @@
-"""Decide whether an object of a script, such as `args`, only has values from the command line."""
+"""Decide whether all values of an object, such as `args`, come from the command line."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Collection, Iterator, Set
 from ....config.formats.python_source import FUNCTIONS, Source, last_name
 
 PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
-"""The methods of parsers, such as argparse's, that read the command line."""
+"""Methods of parsers, such as `argparse.ArgumentParser`, that read the command line."""
 
 PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
-"""The functions that read the command line into a class."""
+"""Functions that read the command line into an object of a class."""
 
 FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
 
 ATTRIBUTES = re.compile(r"vars\(|__dict__|globals\(|locals\(")
-"""Matches code that gets the attributes of an object, or variables, as a dict."""
+"""Matches code that returns attributes or variables as a dict, such as `vars(args)`."""
 
 SETTERS = frozenset({"setattr", "__setattr__", "set_default", "set_defaults", "exec"})
-"""Functions that can set values by names that are only known at run time."""
+"""Functions that can set an attribute whose name is only known at run time."""
 
 CHANGES = re.compile(r"_*(update|load|merge|set|override|from|read|pop|clear|replace|__setitem__)")
 """Matches the names of methods that can set attributes of an object, or items of a dict."""
@@ -30,7 +30,7 @@ CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 
 
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
-    """Return whether an expression such as `args.max_grad_norm` surely has the value of the command line.
+    """Return whether an expression such as `args.max_grad_norm` surely has its value from the command line.
 
     owner: The class that has the option as a field, or '' for an option of a parser.
     """
@@ -48,7 +48,7 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
 
 
 def with_derived(source: Source, classes: Set[str]) -> set[str]:
-    """Return the names of the classes, and of the classes of a file that derive from them."""
+    """Return `classes`, and the names of their subclasses in the file."""
     names, before = {*classes}, -1
     while before < len(names):
         before = len(names)
@@ -61,7 +61,7 @@ def with_derived(source: Source, classes: Set[str]) -> set[str]:
 
 
 def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
-    """Return whether code might set the option. The parser and the option's own default do not count."""
+    """Return whether code might set the option. The parser itself and the default of the option are ignored."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store()):
             return name in (read.attr, "default", "__dict__")
@@ -103,7 +103,7 @@ def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
 
 
 def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
-    """Yield the values that a name gets. The value of a loop variable is unknown, so yield the code around the name."""
+    """Yield the values that code assigns to a name. For a loop variable, yield the code around the name."""
     for node in _stores(source, name):
         if isinstance(node, ast.Attribute) and kind is ast.Name:
             continue
@@ -124,7 +124,7 @@ def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Ite
 
 
 def _passed(source: Source, name: str) -> Iterator[ast.AST]:
-    """Yield the arguments that calls in the source pass to parameters of this name."""
+    """Yield each argument that a call in the source passes to a parameter called `name`."""
     for node in source.nodes:
         if not isinstance(node, FUNCTIONS):
             continue
@@ -147,9 +147,9 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 
 
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression reads the command line, or creates an object of a class with its defaults.
+    """Return whether an expression reads the command line, or creates an object of a class without arguments.
 
-    classes: The classes that have the option as a field. Empty for an option of a parser.
+    classes: The classes that have the option as a field. The collection is empty for an option of a parser.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

@@ -1,4 +1,4 @@
-"""Find clips whose result no code uses, so that they clip nothing."""
+"""Find clip calls that have no effect, because no code uses the result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ REPLACED = (
     "the two lines."
 )
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
-"""Kinds of code whose value contains a clip that is written inside the code."""
+"""Kinds of code that can contain a clip, such as a list or the arguments of a call."""
 
 
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip.
 
-    Another file can use a variable of the module, so only a second assignment to the variable is an error.
+    Other files can use a variable of the module. Therefore, only a second assignment to a variable of the module is an
+    error.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):

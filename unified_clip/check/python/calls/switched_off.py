@@ -1,4 +1,4 @@
-"""Find clips that never run, because every call of their function passes None for a parameter."""
+"""Find clips that never run, because all callers of the function around the clip pass None for a parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..steps.events import Place, passed
 def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
     """Return whether a clip is inside `if P is not None`, and every call of the function passes None for P.
 
-    Return False if no file calls the function, or if a file passes the function on.
+    Return False if no file calls the function, or if code passes the function as an argument.
     """
     clip = next((call for call in source.calls if (call.lineno, call.col_offset) == place), None)
     function = source.function(clip) if clip is not None else None
@@ -29,7 +29,7 @@ def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
 
 
 def _switches(source: Source, node: ast.AST) -> Iterator[str]:
-    """Yield the variables without which a node does not run, such as `limit` in `if limit is not None`."""
+    """Yield each variable that switches the node on, such as `limit` in `if limit is not None`."""
     inner = node
     for outer in source.around(node):
         if isinstance(outer, FUNCTIONS):
@@ -47,7 +47,7 @@ def _switches(source: Source, node: ast.AST) -> Iterator[str]:
 
 
 def _calls(name: str, paths: Sequence[Path]) -> list[ast.Call]:
-    """Return the calls of a function in all files, by its name. Return [] if a file passes the function on."""
+    """Return the calls of the function `name` in all files, or [] if code passes the function as an argument."""
     calls: list[ast.Call] = []
     for path in paths:
         if name.encode() not in python_source(path):

@@ -54,9 +54,9 @@ def _own_functions() -> dict[str, OwnFunction]:
 
 
 def uses(path: Path) -> list[ClipUse]:
-    """Return the clips by unified_clip in a Python file.
+    """Return the clips that a Python file makes with unified_clip.
 
-    Return one unknown clip if the file is not valid Python, or if `import *` or `getattr` hides the names.
+    Return one clip of unknown effect if the file is not valid Python, or if `import *` or `getattr` hides the names.
     """
     text = python_source(path).decode("utf-8", "replace")
     if OWN not in text:
@@ -84,7 +84,7 @@ def uses(path: Path) -> list[ClipUse]:
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip of code that uses a name of unified_clip, or None if the code clips nothing by itself."""
+    """Return the clip of code that uses a name of unified_clip, or None if the code alone clips nothing."""
     call = source.parents[node]
     last = name.rpartition(".")[2]
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else OWN
@@ -146,7 +146,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 
 
 def _config(source: Source, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:
-    """Return the clip configuration with the effect of a call of unified_clip's function."""
+    """Return the clip configuration that has the same effect as a call of a unified_clip function."""
     function, passed = _own_functions()[name], _passed(call, name)
     settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
     if "norm_type" in passed:

@@ -1,4 +1,4 @@
-"""Find classes that leave their clip to a base class, or to a trainer of a library."""
+"""Find classes that do not clip themselves, because a base class or a library's trainer clips."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 """Matches the name of a base class that might belong to a library."""
 
 Classes = Mapping[str, str]
-"""The library's trainer, such as "speechbrain.Brain", for each class that leaves its clip to a base class.
+"""Maps each class whose base class clips to the library's trainer, such as "speechbrain.Brain".
 
 The trainer is '' if the base class is in a checked file.
 """
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return the names that clip, and the classes that derive from them or from a trainer."""
+    """Return `names`, and all classes that derive from one of the names or from a trainer."""
     classes = dict.fromkeys(names, "")
     bases: dict[Path, set[str]] = {}
     for file in files:
@@ -46,7 +46,7 @@ def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
 
 
 def inheriting(source: Source, known: Classes) -> dict[str, str]:
-    """Return the classes of a file that leave their clip to a base class."""
+    """Return the classes of a file whose base class clips, with the full name of the trainer."""
     nodes = {node.name: node for node in source.nodes if isinstance(node, ast.ClassDef)}
     classes: dict[str, str] = {}
     for _ in nodes:
@@ -60,9 +60,9 @@ def inheriting(source: Source, known: Classes) -> dict[str, str]:
 
 
 def left(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
-    """Return the optimizers that other code clips, each with its trainer.
+    """Return the optimizers whose gradients a base class clips, with the trainer of each optimizer.
 
-    A class that leaves its clip to a base class builds or gets such an optimizer.
+    A class whose base class clips either builds the optimizer or gets the optimizer as an argument.
     """
     has_bases = any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes)
     classes = inheriting(source, known()) if built and has_bases else {}

@@ -1,4 +1,4 @@
-"""Find optimizers without a clip beside optimizers with a clip: optax, Keras and Paddle."""
+"""Find optimizers of optax, Keras and Paddle without a clip, in files in which another optimizer has a clip."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGES = {"optax": "optax", "paddle": "paddle", "keras": "keras", "tensorflow"
 SETTING = re.compile(r"(?i)clip|grad_?norm|max_?norm")
 
 WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage", "chain")
-"""The ends of the names of optimizers that wrap another optimizer."""
+"""Endings of the names of optimizers that wrap another optimizer."""
 
 
 class _Place(NamedTuple):
@@ -42,7 +42,7 @@ class _Place(NamedTuple):
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a `ClipUse` for each optimizer without a clip, if the file builds another optimizer with a clip.
 
-    If one function builds both optimizers, `unclipped` is True. All other optimizers without a clip share one
+    If the same function builds both optimizers, `unclipped` is True. All other optimizers without a clip share one
     `ClipUse`.
     """
     places = {each.node: each for each in _places(source, timeline)}.values()
@@ -73,7 +73,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers. Yield one place for an optimizer if no place clips, or if all places clip."""
+    """Yield the places of the optimizers. If all or none of an optimizer's places clip, yield only one place."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):
@@ -95,7 +95,7 @@ def _code(node: ast.expr) -> str:
 
 
 def _is_switch(source: Source, node: ast.expr) -> bool:
-    """Return whether a condition such as `if args.clip_norm:` decides about code."""
+    """Return whether a node depends on a condition about clipping, such as `if args.clip_norm:`."""
     tests = (outer.test for outer in source.around(node) if isinstance(outer, ast.If | ast.IfExp))
     return any(SETTING.search(ast.unparse(test)) for test in tests)
 

@@ -14,7 +14,7 @@ from ..optimizers import STEPPER, is_made
 from .flow import Flow, code_of
 
 MAX_DEPTH = 4
-"""Calls of functions of the file are followed up to this depth."""
+"""The largest depth of nested calls to follow."""
 
 APPLY = ("apply_gradients", "apply")
 
@@ -23,7 +23,8 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""The calls that lead to an `if`, the `if`, and whether the branch is the first one."""
+"""A branch of an `if`: the calls that lead to the `if`, the `if`, and whether this is the branch for a true
+condition."""
 
 
 class Event(NamedTuple):
@@ -35,11 +36,11 @@ class Event(NamedTuple):
     kind: Literal["backward", "unscale", "clip", "step"]
     call: ast.Call
     owner: str = ""
-    """The code of the optimizer for a step, such as "self.opt_d". '' if there is none, as in `model.fit`."""
+    """The code of the optimizer that makes the step, such as "self.opt_d", or '' for calls such as `model.fit`."""
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
-    """The functions of the file around the call, each with the call that runs the function. The innermost is first."""
+    """The functions around the call, from the innermost to the outermost, each with the call that runs the function."""
 
     def excludes(self, other: Event) -> bool:
         return _exclude(self.branches, other.branches)
@@ -60,7 +61,7 @@ class Timeline:
             calls.sort(key=end_of)
 
     def function(self, node: ast.AST) -> ast.AST | None:
-        """Return the function around a node, or None. Lambdas belong to the function around them."""
+        """Return the function that contains a node, or None. A lambda is part of its surrounding function."""
         return self.source.function(node, FUNCTIONS[:2])
 
     def roots(self) -> Iterator[list[Event]]:
@@ -121,7 +122,7 @@ class Timeline:
         return frozenset(branches)
 
     def gradients(self, step: Event) -> list[ast.AST]:
-        """Return the nodes of the gradients that a method in APPLY gets, also through variables."""
+        """Return the nodes of the gradients that a step gets as arguments, directly or through variables."""
         nodes: list[ast.AST] = []
         parts = [*step.call.args[:1], *(each.value for each in step.call.keywords if each.arg == "grads_and_vars")]
         for function, call in (*step.calls, (None, step.call)):
@@ -159,14 +160,15 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def _may_unscale(self, call: ast.Call) -> bool:
-        """Return whether a call has a name like "unscale", or passes the scaler to another file."""
+        """Return whether a call might unscale gradients: its name is like "unscale", or it passes the scaler to another
+        file."""
         is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has a name like a clip.
 
-        A method `clip_` counts only if it gets parameters, because tensors have a method `clip_`, too.
+        A method `clip_` must get parameters, because tensors also have a method `clip_`.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
@@ -191,7 +193,7 @@ class Timeline:
 
     @cached_property
     def _with_events(self) -> set[ast.AST | None]:
-        """The functions with an event, in their own code or in functions that they call."""
+        """The functions that contain an event, or call a function that contains an event."""
         functions = {function for function, calls in self._calls.items() if any(map(self._own_events, calls))}
         while added := {
             function
@@ -240,7 +242,8 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
-    """Return an event of a called function. If the owner is a parameter, the argument replaces the owner."""
+    """Return an event of a called function. If the optimizer is a parameter of the function, use the argument of the
+    call."""
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)
     owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"

@@ -19,10 +19,10 @@ _Slots = tuple[object, ...]
 """The path of a value in a container, as indices and keys: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""The name of a variable or function, and the path to the followed value inside."""
+"""The name of a variable or function, and the path to the value that is followed."""
 
 MAX_SLOTS = 3
-"""Items of nested containers are followed up to this depth."""
+"""The largest depth of nested containers to follow."""
 
 
 class _Assignment(NamedTuple):
@@ -38,7 +38,7 @@ class Flow:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of an expression, and the nodes of the possible values of its variables."""
+        """Yield the nodes of an expression, and the nodes of all values that its variables can have."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
@@ -49,10 +49,10 @@ class Flow:
                 waiting += values
 
     def values(self, read: ast.AST) -> list[ast.expr]:
-        """Return the expressions whose value a variable can have at the place of `read`.
+        """Return the expressions whose value a variable might have when `read` runs.
 
-        The last assignment that surely runs before the read replaces earlier assignments, unless a loop repeats them.
-        If the function assigns nothing to the variable, all assignments of the file count.
+        An assignment is left out if a later assignment surely runs before the read and no loop repeats the earlier
+        assignment. If the function assigns nothing to the variable, all assignments in the file are used.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
@@ -102,7 +102,7 @@ class Flow:
         return items
 
     def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement always runs before later code, because its block contains the later code."""
+        """Return whether a statement always runs before `read`, because its block contains `read`."""
         parent = self.source.parents[node]
         blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and node in block]
         return any(outer in block for block in blocks for outer in (read, *self.source.around(read)))
@@ -129,12 +129,12 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """Return the calls and conditional expressions that get the value of an expression, by place.
+        """Return a dict from each place of a value to the calls and conditional expressions that get the value.
 
-        The place is the expression itself, or each call of a function that returns its value. Follow variables, and
-        items of a tuple, list or dict.
+        A place is the expression itself, or a call of a function that returns the value. The search follows variables,
+        and items of a tuple, list or dict.
 
-        ends: Returns whether code around the expression ends the search.
+        ends: Returns whether the search stops at a node.
         """
         reads, returned = {node: node}, dict[ast.expr, ast.expr]()
         users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}
@@ -178,7 +178,7 @@ class Flow:
         return {place: calls for place, calls in users.items() if place not in returned.values()}
 
     def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
-        """Return whether a variable can be one of `values`, or contain one of them, at the place of `read`."""
+        """Return whether a variable can be or contain one of `values` where code reads the variable."""
         return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
@@ -205,7 +205,7 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path of a followed value in the value of `outer`, or None if `outer` selects another item."""
+    """Return the path of the followed value inside `outer`, or None if `outer` selects another item."""
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
             return ()
@@ -222,7 +222,8 @@ def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
 
 
 def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
-    """Yield the variables that get a followed value from a statement or call, with its path in each variable."""
+    """Yield each variable that a statement or call sets to the followed value, with the path of the value in the
+    variable."""
     if isinstance(outer, ast.Assign):
         for target in outer.targets:
             yield from _holders_of(target, inner.get(outer.value, ()))
@@ -256,7 +257,7 @@ def code_of(node: ast.AST) -> str:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Yield (variable, value, whether the value is only added to the variable) for each variable that code sets."""
+    """Yield (variable, value, whether the value is only added to the variable) for each assignment."""
     match node:
         case ast.Assign(targets=targets, value=value):
             yield from ((*pair, False) for target in targets for pair in _pairs(target, value))
@@ -289,6 +290,6 @@ def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:
-    """Return whether two sets of models are known, and share no model or part of a model."""
+    """Return whether two sets of models surely have no model, and no part of a model, in common."""
     related = any(a == b or f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in left for b in right)
     return bool(left) and bool(right) and not related

@@ -31,7 +31,7 @@ RUN_TIME = "The precision, {code}, is only known at run time."
 OUTSIDE = "This file does not set the precision: other code, the command line or a file of Accelerate may set fp16."
 
 PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precision")
-"""Matches a condition that chooses between scaled and other gradients."""
+"""Matches a condition about mixed precision, which decides whether gradients are scaled."""
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -53,11 +53,12 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Return the reason for each clip of gradients that Accelerate might have scaled, by place.
+    """Return a dict from the place of a clip to the reason why Accelerate might have scaled the gradients.
 
-    `accelerator.backward` scales gradients with mixed precision fp16. `accelerator.clip_grad_norm_` unscales them.
+    With mixed precision fp16, `accelerator.backward` scales gradients, and `accelerator.clip_grad_norm_` unscales the
+    gradients again.
 
-    files: The mixed precision in Accelerate's files, by file.
+    files: The mixed precision in each Accelerate configuration file, by file name.
     """
 
     def is_scaled(call: ast.Call) -> bool:
@@ -81,7 +82,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
 
 
 def _precision(source: Source, files: Mapping[str, str]) -> str:
-    """Return a sentence about the mixed precision if it might be fp16, or ''."""
+    """Return a sentence about the mixed precision if the precision might be fp16, else ''."""
     calls = [call for call in source.calls if source.dotted(call.func) in ACCELERATOR]
     names = "mixed_precision", None
     passed = [[*call.args[2:3], *(each.value for each in call.keywords if each.arg in names)] for call in calls]
@@ -98,7 +99,7 @@ def _precision(source: Source, files: Mapping[str, str]) -> str:
 
 
 def _constant(source: Source, node: ast.expr) -> str:
-    """Return the value of a precision as text, or '' if the precision is only known at run time, and might be fp16."""
+    """Return a precision as text, or '' if the precision is only known at run time and might be fp16."""
     node = source.followed(node)
     if isinstance(node, ast.IfExp):
         values = [_constant(source, each) for each in (node.body, node.orelse)]
@@ -109,9 +110,9 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """Yield each clip with the events before it, and the events after it up to the next backward pass.
+    """Yield (clip, events before the clip, events after the clip up to the next backward pass).
 
-    Later events in other branches of an `if` around the clip count as earlier events.
+    Events in other branches of the same `if` are listed before the clip.
     """
     for events in timeline.roots():
         for index, event in enumerate(events):
@@ -131,7 +132,7 @@ def _is_by(scaler: str, step: ast.Call) -> bool:
 
 
 def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call], bool]) -> ast.Call | None:
-    """Return the backward pass by which a clip surely gets scaled gradients, or None."""
+    """Return the backward pass that surely computes scaled gradients for the clip, or None."""
     for event in reversed(before):
         if event.excludes(clip):
             if event.kind == "unscale" and _depends_on_precision(event, clip):
@@ -147,7 +148,7 @@ def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call
 
 
 def _depends_on_precision(event: Event, clip: Event) -> bool:
-    """Return whether a condition about mixed precision or a scaler separates two events."""
+    """Return whether two events are in different branches of a condition about mixed precision or a scaler."""
     tests = [test for calls, test, is_first in event.branches if (calls, test, not is_first) in clip.branches]
     return any(PRECISION.search(ast.unparse(each.test)) for each in tests)
 

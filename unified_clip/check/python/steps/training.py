@@ -37,10 +37,10 @@ class Training(NamedTuple):
 
 
 def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
-    """Return the first code of a file that trains, or None.
+    """Return the first code in a file that trains a model, or None.
 
-    An optimizer does not count if its class leaves the clip to a base class, and the file makes no steps. Code without
-    a known optimizer counts only if the file calls no function of `clipping`.
+    An optimizer is ignored if a base class clips its gradients, and the file makes no steps. Code without a known
+    optimizer is ignored if the file calls a function of `clipping`.
     """
     source = source_of(path)
     if source is None:
@@ -74,7 +74,8 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each optimizer, and of each module of optimizers that code searches."""
+    """Yield the node and a description of each optimizer, and of each search in a module, as in `getattr(torch.optim,
+    name)`."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
@@ -101,7 +102,7 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each step of an optimizer, and of each update by hand.
+    """Yield the node and a description of each step of an optimizer, and of each update of parameters by hand.
 
     Yield nothing for a file without a backward pass.
     """
@@ -122,7 +123,7 @@ def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
 def _updated(flow: Flow, node: ast.AST) -> ast.expr | None:
     """Return the parameter from which code subtracts the parameter's own gradient, or None.
 
-    Code that adds the gradient does not count. It might change an input, as in an adversarial attack.
+    Code that adds the gradient is ignored, because it might change an input, as in an adversarial attack.
     """
     match node:
         case ast.AugAssign(op=ast.Sub(), target=target, value=value):

@@ -1,4 +1,4 @@
-"""Find steps of optimizers without a clip, in a file that clips before other steps."""
+"""Find optimizer steps without a clip, in files that clip before other steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line of the clip of a step. Return 0 if there is no clip, and None if that is unknown."""
+        """Return the line of the clip before a step. Return 0 if there is no clip, and None if the clip is unknown."""
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:
@@ -74,7 +74,8 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line of the clip whose result is an argument of a step. Return 0 or None as in `clip_of`."""
+        """Return the line of the clip whose result a step gets as an argument. The results 0 and None are as in
+        `clip_of`."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
@@ -96,9 +97,9 @@ class _Steps:
 
 
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
-    """Return an unknown clip for each step without a clip, in a file that clips before another step.
+    """Return a `ClipUse` for each optimizer step without a clip, if the file clips before another step.
 
-    The clip has `unclipped` if the gradients of the step are surely not clipped.
+    `unclipped` is True if the gradients of the step are surely not clipped.
     """
     timeline = Timeline(source, clips)
     if any(_is_in_hook(source, call) for call in source.calls if timeline.is_clip(call)):
@@ -114,7 +115,8 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
-    """Yield (events, index, step) for each step of an optimizer. Leave out engines, whose configuration can clip."""
+    """Yield (events, index, step) for each step of an optimizer. Engines are left out, because an engine can clip
+    itself."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():
@@ -122,9 +124,9 @@ def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
 
 
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
-    """Return a clip for each step in `judged` without a known clip.
+    """Return a `ClipUse` for each step in `judged` without a known clip.
 
-    Leave out an unknown step if other steps of the same optimizer are clipped.
+    If the clip of a step is unknown, and other steps of the same optimizer are clipped, the step is left out.
     """
     owners = {each.owner for each in clipped}
     uses: dict[ast.Call, ClipUse] = {}
@@ -142,7 +144,7 @@ def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: S
 
 
 def _is_wrapper(timeline: Timeline, event: Event, events: Sequence[Event]) -> bool:
-    """Return whether a step is in a method `step` that computes no gradients, as in a class around an optimizer."""
+    """Return whether a step is in a method `step` that computes no gradients, as in a wrapper of an optimizer."""
     function = timeline.function(event.call)
     return "step" in getattr(function, "name", "") and not any(each.kind == "backward" for each in events)
 

@@ -1,4 +1,4 @@
-"""Decide whether Trainer clips by `max_grad_norm` under DeepSpeed, whose own settings clip."""
+"""Decide whether `max_grad_norm` of Trainer has its usual effect under DeepSpeed, which has its own clip setting."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return the reason why a trainer's clip might have another effect under DeepSpeed, and whether the clip is
-    rejected.
+    """Return (reason why DeepSpeed might change the clip, whether the trainer rejects the clip).
 
     The trainer rejects the clip if DeepSpeed has another threshold.
     """
@@ -86,5 +85,5 @@ def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) 
 
 
 def is_left_to_trainer(source: Source) -> bool:
-    """Return whether a file uses Trainer, whose `max_grad_norm` then replaces "gradient_clipping": "auto"."""
+    """Return whether a file uses Trainer, which replaces "gradient_clipping": "auto" by `max_grad_norm`."""
     return any(TRAINER.fullmatch(source.dotted(node)) for node in source.nodes)
