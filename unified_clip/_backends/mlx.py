@@ -1,8 +1,9 @@
-"""The backend of MLX. In-place functions write like `gradient[...] = value`, and change only this array object.
+"""The backend of MLX. In-place functions assign by `gradient[...] = value`, which changes only the array object
+`gradient`.
 
-Arrays of MLX often share memory, for example a slice and its array, or the gradients of a and b in f(a + b). So the
-host path reads memory and never writes it. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on
-the CPU stream, because MLX has float64 only on the CPU.
+MLX arrays often share memory, for example a slice and its array, or the gradients of a and b in f(a + b). So the host
+path only reads memory, and never writes. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the
+CPU stream, because MLX supports float64 only on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class MlxBackend(Backend, DevicePrimitives):
-    """NumPy arrays are read and written in their own memory."""
+    """The backend of MLX arrays and NumPy arrays. NumPy arrays are read and written in place."""
 
     name = "mlx"
     writable = True
@@ -68,7 +69,9 @@ class MlxBackend(Backend, DevicePrimitives):
         return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether values are unknown: True inside mx.compile and mx.vmap, but False inside mx.grad."""
+        """Return whether the values are unknown. The result is True inside mx.compile and mx.vmap, but False inside
+        mx.grad.
+        """
         return _is_rejected(mx.eval, [value for value in values if isinstance(value, mx.array)])
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -78,7 +81,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Two array objects are two gradients, even if they share memory."""
+        """Find aliases. Two different MLX arrays are two gradients, even if both arrays share memory."""
         views = [None if isinstance(tensor, mx.array) else self.as_tensor(tensor) for tensor in tensors]
         return memory.alias_owners(tensors, views, describe)
 
@@ -95,7 +98,9 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Free each array after its copy. Otherwise, the results would need twice the memory."""
+        """Convert arrays to MLX arrays. Each array is freed after its conversion, because keeping all arrays would need
+        twice the memory.
+        """
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 
@@ -144,7 +149,9 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of a number from 0 to pi / 2. On a CPU, MLX's own function computes in float32."""
+        """Return the cosine of a number between 0 and pi / 2. MLX's function is not used, because it computes in
+        float32 on a CPU.
+        """
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -178,7 +185,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Both array objects share memory until a value is assigned to one of them."""
+        """Return a new array object. Both objects share memory until a value is assigned to one of the objects."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -190,7 +197,9 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """The writes assign new values to array objects, because arrays can share memory."""
+    """A host path that assigns new values to array objects. Memory is not written, because several arrays can share
+    memory.
+    """
 
     _backend: MlxBackend
 
@@ -208,7 +217,9 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """MLX has no other sign that values are traced."""
+    """Return whether MLX rejects the evaluation of values. This error is the only sign by which MLX shows that values
+    are traced.
+    """
     try:
         evaluate(values)
     except ValueError as error:
@@ -238,7 +249,7 @@ def _parts(tensor: Tensor) -> list[mx.array]:
 
 
 def _magnitudes(tensor: Tensor) -> mx.array:
-    """Return |g| in float64, with derivative 0 where g is 0."""
+    """Return |g| in float64. Where g is 0, the derivative is 0."""
     numbers = [_wide(part) for part in _parts(tensor)]
     if len(numbers) == 1:
         return mx.abs(numbers[0])
@@ -248,7 +259,9 @@ def _magnitudes(tensor: Tensor) -> mx.array:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
-    """Return |g / divisor|**p. For complex g and p = 2, return the sum of the squares of both parts."""
+    """Return |g / divisor|**p. If g is complex and p is 2, the result is the sum of the squares of the real part and
+    the imaginary part.
+    """
     if p == 2:
         numbers = [_wide(part) if divisor is None else _wide(part) / divisor for part in _parts(tensor)]
         return reduce(mx.add, (number * number for number in numbers))
@@ -260,12 +273,14 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """On a CPU, MLX's own function computes in float32."""
+    """MLX's function is not used, because it computes in float32 on a CPU."""
     return mx.power(math.e, numbers)
 
 
 def _product(tensor: mx.array, coef: Scalar) -> mx.array:
-    """Multiply in float64 for float64 tensors, otherwise in float32."""
+    """Multiply a tensor by a coefficient. The product is computed in float64 for float64 tensors, otherwise in
+    float32.
+    """
     if _is_complex(tensor):
         return _complex(*(_product(part, coef) for part in _parts(tensor)))
     if tensor.dtype == mx.float64:
@@ -274,7 +289,9 @@ def _product(tensor: mx.array, coef: Scalar) -> mx.array:
 
 
 def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
-    """With `real + imaginary * 1j`, an infinite part would give NaN."""
+    """Join real and imaginary parts to complex numbers. The expression `real + imaginary * 1j` would turn infinite
+    parts into NaN.
+    """
     return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
 
 

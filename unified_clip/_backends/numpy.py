@@ -1,4 +1,4 @@
-"""The backend of NumPy, which is the smallest backend. Read it first to add a framework."""
+"""The backend of NumPy. This is the smallest backend: read this module first if you want to add a framework."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """NumPy's scalars become 0-d arrays that cannot be written."""
+    """The backend of NumPy. Scalars of NumPy become 0-d arrays that cannot be written."""
 
     name = "numpy"
     writable = True

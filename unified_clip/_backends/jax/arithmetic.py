@@ -22,7 +22,7 @@ def real_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Stack small tensors, because XLA compiles and runs few sums faster than many."""
+    """Stack small tensors with the same type. XLA compiles and runs a few large sums faster than many small sums."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
         small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
@@ -31,9 +31,8 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """XLA on a CPU takes six times as long to sum over axes of length 1.
-
-    An optimization barrier keeps XLA from restoring the shape.
+    """Remove axes of length 1 from a tensor whose last axis has length 1. On a CPU, XLA takes six times as long to sum
+    over a last axis of length 1. An optimization barrier keeps XLA from restoring the shape.
     """
     if tensor.shape[-1:] != (1,):
         return tensor
@@ -41,7 +40,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Select like `jnp.where`, which JAX traces more slowly for 0-d tensors."""
+    """Select elements as `jnp.where` does. For 0-d tensors, JAX traces this function faster than `jnp.where`."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -50,9 +49,8 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
-    """Return the indices and the rows of a sparse gradient. Repeated rows are summed in float64 and rounded once.
-
-    Unused rows have indices outside the gradient's shape, as in padded BCOO arrays.
+    """Return the indices and the rows of a sparse gradient. Rows with the same index are summed in float64 and rounded
+    once. Unused rows have indices outside the shape of the gradient, as in padded BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
@@ -71,7 +69,7 @@ def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
 
 
 def magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| in float64, with derivative 0 where g is 0."""
+    """Return |g| in float64. Where g is 0, the derivative is 0."""
     if not jnp.iscomplexobj(tensor):
         numbers = wide(tensor)
         return numbers * jax.lax.stop_gradient(jnp.sign(numbers))  # JAX's own has derivative 1 at 0
@@ -85,13 +83,15 @@ def magnitudes(tensor: Tensor) -> Tensor:
 
 
 def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
-    """Divide in two steps, because XLA flushes the reciprocal of a large divisor to 0."""
+    """Divide in two steps, because XLA rounds the reciprocal of a large divisor to 0."""
     half = 1.0 / jnp.sqrt(divisor)
     return numbers * half * half
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p. JAX would compute the derivative of its own power without float64."""
+    """Return |g / divisor|**p. This function does not use JAX's power, whose derivative would not be computed in
+    float64.
+    """
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -107,17 +107,18 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum. It is 0 without values, and NaN if a value is NaN. XLA's own maximum can drop a NaN."""
+    """Return the maximum. If there are no values, the maximum is 0. If a value is NaN, the maximum is NaN, although
+    XLA's maximum can ignore NaN.
+    """
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 
 
 @maximum.defjvp  # type: ignore[untyped-decorator]
 def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the maximum and its derivative. All elements that equal the maximum get the same share of the derivative.
-
-    JAX's own rule would create float64 outside of `enable_x64`. For the second derivative of a loop, JAX differentiates
-    the returned maximum, so the maximum depends on `values`.
+    """Return the maximum and its derivative. The elements that equal the maximum share the derivative equally. JAX's
+    rule for the maximum would create float64 arrays outside of `enable_x64`. The returned maximum depends on `values`,
+    because JAX differentiates the maximum for the second derivative of a loop.
     """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):
@@ -134,7 +135,9 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
+    """Multiply a tensor by a coefficient. The product is computed in float64 for float64 and complex128 tensors,
+    otherwise in float32.
+    """
     if tensor.dtype == jnp.float64:
         return tensor * coef
     if jnp.iscomplexobj(tensor):

@@ -1,4 +1,6 @@
-"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict. Pytrees are containers."""
+"""The backend of JAX. Arrays are immutable, so in-place functions update the list or dict with the arrays. All pytrees
+are containers.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The axes of `shard_map` that the caller passes as process_group. With None, the types of arrays show the axes."""
+    """The axes of `shard_map` that the caller passes as process_group. If None, the backend reads the axes from the
+    types of arrays.
+    """
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
@@ -66,7 +70,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Copy a NumPy array, because JAX without x64 would narrow its dtype."""
+        """Copy a NumPy array with its dtype. Without x64, JAX would convert float64 to float32."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -168,7 +172,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """Each of `tensors` is an array on one device, or a list of these arrays."""
+        """The items of `tensors` are arrays on one device, or lists of arrays on one device."""
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
         return super().partial_sums(shards)
 
@@ -314,7 +318,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jnp.minimum(scalar, sys.float_info.max)
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return int32 words, because without x64 an optimizer's state cannot have float64."""
+        """Pack scalars as int32 words, because the state of an optimizer cannot have float64 arrays without x64."""
         return self.bitcast(jnp.concatenate([jnp.reshape(scalar, -1) for scalar in scalars]), "int32")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
@@ -365,7 +369,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _check_concrete(rows: Any) -> None:
-    """In traced code, the derivatives of these sums would need float64 without x64."""
+    """Raise TypeError in traced code, because the derivatives of these sums would need float64 outside of x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "`axes` lists only some sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "

@@ -1,8 +1,8 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum with an error bound is enough to round nearly every norm correctly. A float32 norm is in doubt only if the
-midpoint of two float32 numbers is within the error bound of the sum. In this case, a loop compares the exact sum with
-the midpoint. Devices of `shard_map` exchange their sums as integers in float64.
+A float64 sum with an error bound is enough to round nearly every norm correctly. A norm is in doubt only if the error
+interval of the sum contains a midpoint between two float32 numbers. In this case, a loop compares the exact sum with
+the midpoint. The devices of a `shard_map` exchange their sums as integers that are stored in float64.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
-"""A sum is split into 38 windows of 16 bits each, from 2**-300 to 2**308. The square of the smallest float32 is above
-2**-300. In float64, the sum of up to 2**37 numbers of a window is exact.
+"""A sum is split into 38 windows of 16 bits, from 2**-300 to 2**308. The square of the smallest float32 number is above
+2**-300. In each window, float64 adds up to 2**37 numbers exactly.
 """
 
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""The factors that convert numbers to the units of each window."""
+"""The factors that convert numbers to the unit of each window."""
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the norm of order 1 or 2 of each group of real arrays, correctly rounded to float32, as float64."""
+    """Return the norm of each group of real arrays, for p = 1 or 2. The norms are float64, but correctly rounded to
+    float32.
+    """
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
     owned = tuple(tuple(tuple(a for a in all_axes if a not in axes) for axes in group) for group in axes_of)
@@ -49,9 +51,8 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53.
-
-    The bound is the number of additions in the longest chain.
+    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53. The bound is the largest number
+    of additions that an element takes part in.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
@@ -62,7 +63,7 @@ def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
 
 
 def _powers(tensor: Tensor, p: int) -> Tensor:
-    """Return the exact |g|**p in float64, with derivative 0 where g is 0."""
+    """Return |g|**p exactly, in float64. Where g is 0, the derivative is 0."""
     numbers = tensor.astype(jnp.float64)
     if p == 2:
         return numbers * numbers
@@ -70,16 +71,15 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers as the result of a division, so that XLA computes the numbers only once.
-
-    XLA would repeat cheaper operations, such as the sum over all tensors, in the scaling of each tensor.
+    """Return the same numbers as the result of a division, so that XLA computes the numbers only once. Without the
+    division, XLA would repeat the sum over all tensors when it scales each tensor.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return a vector with the sum of each group. Each shard is counted on one device only."""
+    """Return a vector with the sum of each group. Only one device adds each shard to the sum."""
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
@@ -89,16 +89,15 @@ def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) 
 
 
 def counted(value: Scalar, axes: Axes) -> Scalar:
-    """Return the value on the first device along all axes, and 0 on the other devices."""
+    """Return the value on the first device along all axes, and 0 on every other device."""
     for axis in axes:
         value = jnp.where(jax.lax.axis_index(axis) == 0, value, 0.0)
     return value
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices along the axes.
-
-    One collective sends integers and a term for the derivative. The sum of the integers is exact in any order.
+    """Return the sums over all devices along the axes. One collective sends the sums as integers, and a term for the
+    derivative. The sum of integers is exact, so the order of the devices does not matter.
     """
     if not axes:
         return computed_once(own)
@@ -115,7 +114,7 @@ def _over_devices(own: Scalar, axes: Axes) -> Scalar:
 
 
 def _windows(numbers: Tensor) -> Tensor:
-    """Split nonnegative numbers into windows of integers, along a new first axis."""
+    """Split nonnegative numbers into integers, with one integer for each window along a new first axis."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
     return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 
@@ -130,7 +129,7 @@ def _nearest(
 ) -> Scalar:
     """Return the float32 numbers that are nearest to the roots of the exact sums.
 
-    lost: Bounds on the relative errors of the sums.
+    lost: A bound on the relative error of each sum.
     """
     bits = jax.lax.bitcast_convert_type(root, jnp.uint64) & np.uint64(0x7FF << 52)
     unit = jnp.maximum(jax.lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-23, 2.0**-149)
@@ -150,7 +149,7 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p over all devices as windows, without propagating the carries."""
+    """Return the exact sums of |g|**p over all devices as windows. Carries between windows are not propagated."""
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)
@@ -160,7 +159,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Return the signs of numbers in windows, which can be negative."""
+    """Return the signs of numbers that are given as windows. Windows can be negative."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

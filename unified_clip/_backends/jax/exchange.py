@@ -1,4 +1,4 @@
-"""Convert between arrays of JAX and of NumPy, without a copy if possible."""
+"""Convert NumPy arrays to JAX arrays and back, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""Compiled code copies an array of at most this many bytes faster than `jax.device_put` shares the array."""
+"""The maximum number of bytes for which a copy in compiled code is faster than sharing the array by
+`jax.device_put`.
+"""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
@@ -35,16 +37,14 @@ _structure = functools.lru_cache(maxsize=64)(Structure)
 
 
 def structure_of(arrays: Sequence[Any]) -> Structure:
-    """Lists with the same shapes and dtypes share one structure."""
+    """Return the structure of a list. All lists with the same shapes and dtypes share one structure."""
     return _structure(tuple((array.shape, array.dtype) for array in arrays))
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return uncommitted JAX arrays on the default device. If possible, large arrays share the memory of the NumPy
-    arrays.
-
-    `jax.device_put` takes 20 microseconds per array. So a compiled function copies the small arrays if the list's
-    shapes and dtypes were used before.
+    arrays. `jax.device_put` takes 20 microseconds per array. So from the second list with the same shapes and dtypes
+    on, a compiled function copies the small arrays.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -75,7 +75,7 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Move a result to the devices of the committed tensors, if there are any."""
+    """Move a result to the devices of the committed tensors. Without committed tensors, return the result unchanged."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result
@@ -92,7 +92,9 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Exporter:
-    """JAX's own `from_dlpack` would commit the array to one device."""
+    """An object that `np.from_dlpack` converts to a NumPy array. `jax.dlpack.from_dlpack` would commit the array to one
+    device.
+    """
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -105,7 +107,7 @@ class Exporter:
 
 
 def is_concrete(tensor: Any) -> bool:
-    """Return whether all elements of an array are in the memory of one CPU device of this process."""
+    """Return whether a single CPU device of this process has all elements of an array."""
     if isinstance(tensor, np.ndarray):
         return True
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():

@@ -1,7 +1,6 @@
-"""A JAX primitive for the norm. It calls the compiled kernels on one CPU device, and JAX's operations elsewhere.
-
-JAX's operations compute the derivatives. XLA computes the coefficient and the products, so that it can fuse them with
-an optimizer's step.
+"""A JAX primitive for the norm. On a single CPU device, the primitive calls the compiled kernels. In all other cases,
+and for derivatives, JAX's operations compute the norm. XLA computes the coefficient and the products, and can fuse both
+with the step of an optimizer.
 """
 
 from __future__ import annotations
@@ -48,9 +47,11 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Define the primitive, and return a function that applies it under `jax.enable_x64(True)`.
+    """Define the primitive. Return a function that applies the primitive. Callers have to use the function under
+    `jax.enable_x64(True)`.
 
-    by_operations: A function for other platforms, derivatives and `jax.export`.
+    by_operations: A function that computes the norm by JAX's operations, for derivatives, for `jax.export`, and for
+    platforms without compiled kernels.
     """
     primitive = Primitive(TARGET)
 
@@ -70,7 +71,9 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Compute the norm outside of `jax.jit` by a compiled function, even under `jax.disable_jit`."""
+        """Compute the norm outside of `jax.jit`. A compiled function computes the norm, even under
+        `jax.disable_jit`.
+        """
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 
@@ -116,13 +119,13 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """On several devices, XLA would gather the shards."""
+    """Return whether a program is for one device. On several devices, XLA would gather the shards for the kernels."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 
 @functools.cache
 def rejection() -> str:
-    """Return XLA's error message, or '' without an error."""
+    """Register the kernels with XLA. Return the error message of XLA, or '' if there is no error."""
     if KERNELS is None:
         return "unified_clip has no compiled kernels"
     try:
@@ -135,7 +138,7 @@ def rejection() -> str:
 
 @functools.cache
 def register() -> bool:
-    """If XLA rejects the kernels' functions, warn once and return False."""
+    """Return whether XLA accepts the kernels. If XLA rejects the kernels, warn once."""
     error = rejection()
     if error:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Find the axes of `shard_map` over which an array is sharded, and communicate along them."""
+"""Find the axes of `shard_map` over which an array is sharded, and exchange values along these axes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .block_sums import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes over which an array is sharded. `declared` are the caller's axes, or None for all axes."""
+    """Return the axes over which an array is sharded. `declared` has the axes that the caller declares, or is None for
+    all axes.
+    """
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
         raise ValueError(
@@ -48,7 +50,7 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Each of `flags` is (flag, axes over which the flag is sharded)."""
+    """Return whether a flag is true on any device. `flags` has tuples (flag, axes over which the flag is sharded)."""
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local
@@ -60,7 +62,9 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """The setting `check_vma=False` of `shard_map` switches this tracking off."""
+    """Return whether JAX tracks over which axes arrays vary. `check_vma=False` of `shard_map` switches this tracking
+    off.
+    """
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 
@@ -71,7 +75,9 @@ def _varying(tensor: Tensor) -> frozenset[str]:
 
 
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
-    """Each of `sums` is (sum over local shards, mesh axes over which the shards are distributed)."""
+    """Add up sums over all devices. `sums` has tuples (sum over local shards, mesh axes over which the shards are
+    distributed).
+    """
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(
         (counted(scalar, tuple(axis for axis in all_axes if axis not in axes)) for scalar, axes in sums),
@@ -81,9 +87,8 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Return the values on all devices along the axes, as one vector.
-
-    Devices exchange the values by a sum. Unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
+    """Return a vector with the values of a scalar on all devices along the axes. The devices exchange the values by a
+    sum. A maximum over devices would have no derivative, and could lose NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

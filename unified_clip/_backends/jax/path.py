@@ -25,14 +25,16 @@ class JaxPrimitives(DevicePrimitives, Protocol):
 
 
 class JaxPath(DevicePath):
-    """Norms of order 1 and 2 are correctly rounded, except for float64 gradients in programs for several devices."""
+    """The device path of JAX. Norms of order 1 and 2 are correctly rounded, except for float64 gradients on several
+    devices.
+    """
 
     _backend: JaxPrimitives
 
     def __init__(
         self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
     ) -> None:
-        """With `is_per_tensor`, each tensor has its own norm and coefficient, and scalars are vectors."""
+        """If `is_per_tensor` is true, scalars are vectors with a number for each tensor."""
         for tensor in tensors:
             mesh_axes.reject_unreduced(tensor)
         self._is_per_tensor = is_per_tensor
@@ -70,9 +72,8 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether to round the p-norm correctly by an exact sum.
-
-        On one device, an exact sum is not worth the time to compile it.
+        """Return whether an exact sum rounds the p-norm correctly. On one device, compiling an exact sum would take too
+        long.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

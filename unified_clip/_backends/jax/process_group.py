@@ -29,7 +29,7 @@ class JaxGroup(ProcessGroup):
 
 
 Job = tuple[Any, int]
-"""JAX's client of the devices, and the rank of this process. Both change if `jax.distributed` is initialized again."""
+"""The device client of JAX, and the rank of this process. If `jax.distributed` is initialized again, both change."""
 
 
 def _job() -> Job:
@@ -37,7 +37,7 @@ def _job() -> Job:
 
 
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    """Each initialization of `jax.distributed` has its own groups."""
+    """Return the group of these ranks. If `jax.distributed` is initialized again, all groups are new."""
     return _group_of(ranks, _job())
 
 
@@ -48,7 +48,7 @@ def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
-    """Return a mesh with one device of each process. `job` is a key for the cache."""
+    """Return a mesh with one device of each process. The argument `job` is only a key for the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
@@ -76,7 +76,9 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of mesh axes. For a mesh or for indices of processes, return None."""
+    """Return the names of the mesh axes in `process_group`. If `process_group` is a mesh or has process indices, return
+    None.
+    """
     if process_group is None:
         return ()
     if isinstance(process_group, str):
@@ -120,7 +122,7 @@ def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the processes along these axes of the arrays' mesh."""
+    """Return the processes along these axes of the mesh on which the arrays are sharded."""
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
@@ -136,7 +138,9 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the processes that share rows of the mesh with this process. A row extends along these axes."""
+    """Return the processes that have devices in the same rows of the mesh as this process. A row extends along
+    `axes`.
+    """
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]
     rows = np.moveaxis(ranks, dims, range(-len(dims), 0)).reshape(-1, math.prod(ranks.shape[dim] for dim in dims))

@@ -1,4 +1,6 @@
-"""Multiply lists of small arrays in eager calls, by one compiled function that calls the compiled kernels."""
+"""Multiply lists of small arrays outside of compiled programs, by one compiled function that calls the compiled
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,9 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return None if the compiled function is not used.
-
-    XLA takes seconds to compile the function for a thousand arrays. Many programs clip only one list, so the first list
-    of some shapes and dtypes is not compiled.
+    """Return the products, or None if the compiled function is not used. XLA takes seconds to compile the function for
+    a thousand arrays. Many programs clip only one list. So the function is compiled only when a second list has the
+    same shapes and dtypes.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

@@ -1,4 +1,4 @@
-"""Arrays with shards on several CPU devices, of one process or of several processes."""
+"""Arrays with shards on several CPU devices. The devices belong to one process or to several processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .process_group import JaxGroup, declared_group, group_of
 
 
 def is_multi_device(tensor: Any) -> bool:
-    """Return whether an array is on several CPU devices, or on a CPU device of another process."""
+    """Return whether an array is on several CPU devices, or on the CPU device of another process."""
     if not isinstance(tensor, jax.Array) or isinstance(tensor, jax.core.Tracer) or tensor.is_deleted():
         return False
     if not all(device.platform == "cpu" for device in tensor.devices()):
@@ -31,7 +31,9 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path over the shards of this process. Each shard is counted once."""
+    """The host path over the shards of this process. If several devices have copies of a shard, only one copy is part
+    of the norm.
+    """
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -67,7 +69,7 @@ class MultiDevicePath(host.HostPath):
         return [_join(array, {key: next(results) for key in shards}) for array, shards in both]
 
     def _gathered(self) -> host.HostPath:
-        """Return the path over arrays that are gathered from the devices of this process."""
+        """Return the host path over complete arrays, which are gathered from the devices of this process."""
         return host.HostPath(self._backend, self._arrays)
 
 
@@ -76,8 +78,8 @@ def _key(index: Sequence[slice]) -> Any:
 
 
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
-    """Return the different shards of an array in this process, by position. An array on one device stays
-    uncommitted.
+    """Return a dict from positions to the shards of an array in this process. An array on one device is a single shard,
+    and stays uncommitted.
     """
     if not is_multi_device(tensor):
         return {(): tensor}
@@ -95,7 +97,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Each process has the value, so no communication is needed."""
+    """Put a value on all devices of a sharding. Each process has the value, so no communication is needed."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)
@@ -106,7 +108,9 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return None if no array is on several processes, and the caller declares no ranks."""
+    """Return the shards of the gradients. If no array is on several processes and the caller declares no ranks, return
+    None.
+    """
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
@@ -130,7 +134,7 @@ class JaxShards(LocalShards):
         return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
-        """Yield the shards of an array in this process, each with the number of devices that have the shard."""
+        """Yield each shard of an array in this process, with the number of devices that have a copy of the shard."""
         leaf, value = self._leaves[index], self.values[index]
         if not self._is_within_group(value):
             raise ValueError(
@@ -154,7 +158,7 @@ class JaxShards(LocalShards):
 
     @functools.cached_property
     def _group(self) -> JaxGroup:
-        """This property exists only if the argument `process_group` is not None."""
+        """The process group that the caller declares. This property cannot be read if `process_group` is None."""
         return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
 
     def group(self) -> ProcessGroup:
@@ -193,7 +197,7 @@ class JaxShards(LocalShards):
         return norm_groups
 
     def counted_alone(self, index: int) -> Tensor:
-        """Return a list of the shards that this process counts, for `JaxBackend.partial_sums`."""
+        """Return the shards that this process adds to the norm, as a list for `JaxBackend.partial_sums`."""
         return self._first_copies(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:
@@ -209,7 +213,9 @@ class JaxShards(LocalShards):
         return list(_local_shards(self.values[index]).values())
 
     def _first_copies(self, index: int) -> list[Tensor]:
-        """Return the shards in this process that are first copies within the process group."""
+        """Return the shards of an array that this process adds to the norm. If several devices of the process group
+        have copies of a shard, only the first device adds the shard.
+        """
         value = self.values[index]
         if self._is_within_group(value):
             return [shard.data for shard in value.addressable_shards if shard.replica_id == 0]
@@ -230,9 +236,8 @@ class JaxShards(LocalShards):
         return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
 
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
-        """Return the processes whose sums give the norm of an array.
-
-        If the process group lacks some processes with shards, the group's own processes have all elements.
+        """Return the processes whose sums add up to the norm of an array. If the process group lacks some processes
+        with shards, the processes in the group have all elements.
         """
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
@@ -258,10 +263,10 @@ def _ranks_of(value: Any) -> tuple[int, ...]:
 
 
 def _data(tensor: Any) -> Any:
-    """Return the stored values of a sparse array."""
+    """Return the stored values of a sparse array, or a dense array itself."""
     return tensor.data if isinstance(tensor, BCOO) else tensor
 
 
 def is_multi_process(value: Any) -> bool:
-    """Return whether an array is on devices of other processes, at least in part."""
+    """Return whether other processes have parts of an array."""
     return is_multi_device(value) and not value.is_fully_addressable

@@ -33,12 +33,13 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
     difficulty of training recurrent neural networks", 2013.
 
     Args:
-        max_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
-            threshold of inf changes nothing.
+        max_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
+            threshold is inf, updates stay unchanged.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'. The order cannot be traced. With
             `optax.inject_hyperparams`, also pass `static_args='norm_type'`.
-        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
-            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
+        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
+            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -66,15 +67,16 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """Clip all updates by their total norm n, as TensorFlow does. Multiply each update by min(1, clip_norm / n).
 
     If n is NaN or inf, every element becomes NaN. The result is a stateless `optax.GradientTransformation`. Updates
-    keep their structure, shapes and dtypes. `optax.clip_by_global_norm` differs in the last bits, and for norms that
-    are not finite. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of training
-    recurrent neural networks", 2013.
+    keep their structure, shapes and dtypes. `optax.clip_by_global_norm` rounds differently, and handles norms that are
+    not finite differently. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
+    training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
-            threshold of inf changes nothing.
-        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
-            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
+        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
+            threshold is inf, updates stay unchanged.
+        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
+            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -101,18 +103,20 @@ def gradient_clip_by_global_norm(
     structure, shapes and dtypes. Source: `paddle.nn.ClipGradByGlobalNorm`.
 
     Args:
-        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
-            threshold of inf changes nothing.
-        need_clip: A function of an update's path, such as "encoder.0.bias". The path has keys, indices and names of
-            fields, joined by dots (`jax.tree_util.keystr`). If the function returns False, the update is excluded: it
-            does not count in the norm, and is not scaled. With `optax.inject_hyperparams`, also pass
-            `static_args='need_clip'`. To exclude updates by a mask, use `optax.masked`.
-        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
-            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
+        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
+            threshold is inf, updates stay unchanged.
+        need_clip: A function that gets the path of an update, such as "encoder.0.bias", and returns whether to clip the
+            update. The path has keys, indices and names of fields, joined by dots (`jax.tree_util.keystr`). If the
+            function returns False, the update stays unchanged and is not part of the norm. With
+            `optax.inject_hyperparams`, also pass `static_args='need_clip'`. To exclude updates by a mask, use
+            `optax.masked`.
+        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
+            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is not a number, or need_clip not a function. An update has an integer or boolean dtype.
+        TypeError: clip_norm is not a number, or need_clip is not a function. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
 
     Example:
@@ -139,10 +143,11 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Source: `tf.clip_by_norm`, `paddle.nn.ClipGradByNorm`.
 
     Args:
-        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. A
-            threshold of inf changes nothing.
-        process_group: Only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the axis along which
-            devices own shards, or a tuple of axes. Pass None if each device has complete updates, as after `pmean`.
+        clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
+            threshold is inf, updates stay unchanged.
+        process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
+            of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
+            updates, as after `pmean`.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -170,19 +175,19 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
-    Source: `tf.clip_by_value`, `paddle.nn.ClipGradByValue`, `torch.nn.utils.clip_grad_value_`. In PyTorch's function,
-    `clip_value=c` means the bounds -c and c.
+    Source: `tf.clip_by_value`, `paddle.nn.ClipGradByValue`, `torch.nn.utils.clip_grad_value_`. The argument
+    `clip_value=c` of PyTorch's function means the bounds -c and c.
 
     Args:
         clip_value_min: The lower bound: a number, or an array with one element. The array can be traced. The bound is
-            rounded to each update's dtype.
+            rounded to the dtype of each update.
         clip_value_max: The upper bound: a number, or an array with one element. The array can be traced. The bound is
-            rounded to each update's dtype.
+            rounded to the dtype of each update.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is not a number. An update has integers, but a bound is not a whole number. An update has a
-            complex or boolean dtype.
+        TypeError: A bound is not a number. An update has an integer dtype, but a bound is not a whole number. An update
+            has a complex or boolean dtype.
         ValueError: A bound is NaN, or the lower bound is above the upper bound. Traced bounds are not checked.
 
     Example:

@@ -1,10 +1,11 @@
-"""The backend of Paddle. In-place functions take parameters. A clipped gradient keeps its memory unless it is sparse.
+"""The backend of Paddle. In-place functions take parameters. Dense gradients keep their memory when they are clipped.
 
-Three properties of Paddle shape the code:
+The code depends on three properties of Paddle:
 
 - Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses the sign of zero. So constants are 0-d
   tensors.
-- The CPU lacks most float16 operations, even the sum of two derivatives. So each tensor is converted once (`Dense`).
+- On the CPU, Paddle lacks most float16 operations, even the sum of two derivatives. So `Dense` converts each tensor
+once.
 - While a static program is built, an operation on an eager tensor ends the process. So `check_mode` rejects eager
   tensors first.
 """
@@ -122,11 +123,15 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a gradient, because `grad = None` clears its memory even if another tensor shares the memory."""
+        """Copy a dense gradient. Setting `grad = None` clears the memory of a gradient, even if another tensor shares
+        the memory.
+        """
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Gradients can have stop_gradient=False, too."""
+        """Return whether a value is a parameter. The attribute stop_gradient is not read, because gradients can also
+        have stop_gradient=False.
+        """
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -209,7 +214,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Distributed parameters are excluded here, because the collector does not check them."""
+        """Return None for distributed parameters, because the collector does not check distributed parameters."""
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
@@ -228,7 +233,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Do not keep the array: `p.grad = None` frees its memory."""
+        """Return an array that shares memory with a tensor. Callers must not keep the array, because `p.grad = None`
+        frees the memory.
+        """
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 
@@ -362,15 +369,14 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
 
 def _collector() -> Any | None:
-    """Return None under `fleet`, which distributes gradients."""
+    """Return the collector. Under `fleet`, return None, because `fleet` distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 
 def _run_as_written() -> None:
-    """Keep paddle.jit.to_static from translating `entry.run`, because it cannot translate the bodies of functions.
-
-    By default, to_static then ends its graph, and the body runs on the host path. With full_graph=True, Paddle traces
-    the body.
+    """Keep paddle.jit.to_static from translating `entry.run`, whose function arguments Paddle cannot translate. By
+    default, to_static then ends its graph, and the clip runs on the host path. With full_graph=True, Paddle traces the
+    clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

@@ -1,4 +1,4 @@
-"""The clip classes and functions that differ on Paddle. Paddle's optimizers accept these classes."""
+"""Clip classes that Paddle's optimizers accept, and functions that differ from the common functions on Paddle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_
 
 
 class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
-    """Paddle's optimizers call a clip once per parameter group."""
+    """A clip that Paddle's optimizers accept. An optimizer calls the clip once per parameter group."""
 
     def __str__(self) -> str:
         return repr(self)
@@ -35,17 +35,15 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""The clips of each static program, by name of the parameter. The key None is for the default clip.
-
-Each access to a parameter creates a new Value, and using a Value of a deleted program ends the process. So parameters
-are stored by name.
+"""The clips of each static program, by parameter name. The key None has the default clip. The keys are names, because
+each access to a parameter creates a new Value, and using a Value of a deleted program ends the process.
 """
 
 
 def set_gradient_clip(
     backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
 ) -> None:
-    """In static mode, the clip belongs to a program."""
+    """Set a clip for parameters, or for all parameters. In static mode, the clip belongs to a program."""
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
     static = program is not None or in_static_mode()
@@ -90,7 +88,7 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter, or of a parameter's name, in the default main program."""
+    """Return the clip of a parameter in the default main program. `parameter` can also be the name of a parameter."""
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):
@@ -114,7 +112,7 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Replace the names in a list or tuple by parameters of the program."""
+    """Replace each name in a list or tuple by the parameter of the program with this name."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}
@@ -150,9 +148,8 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Paddle 3 ignores the clips that `set_gradient_clip` has set, so make the optimizers apply them.
-
-    `minimize` and `apply_gradients` call `Optimizer.append_regularization_ops` after their own clip.
+    """Make optimizers apply the clips of `set_gradient_clip`, which Paddle 3 ignores. The methods `minimize` and
+    `apply_gradients` call `Optimizer.append_regularization_ops` after they apply the optimizer's clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

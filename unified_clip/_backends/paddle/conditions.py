@@ -1,4 +1,4 @@
-"""Conditions on Paddle's tensors and mode, and errors where Paddle would end the process."""
+"""Conditions on Paddle's tensors and mode. Errors are raised in cases in which Paddle would end the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program is of the IR before Paddle 3.0, which unified_clip does not support."""
+    """Return whether a variable or a program belongs to the intermediate representation (IR) of Paddle before 3.0.
+    unified_clip does not support this IR.
+    """
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
@@ -46,12 +48,14 @@ def of_old_ir(subject: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """A call is `differentiable` if it returns new tensors."""
+    """`differentiable` is true for calls that return new tensors."""
     return differentiable and paddle.is_grad_enabled()
 
 
 def in_static_mode() -> bool:
-    """Programs that paddle.jit.to_static builds do not count."""
+    """Return whether Paddle builds a static program. The result is False for programs that paddle.jit.to_static
+    builds.
+    """
     return not paddle.in_dynamic_mode() and not in_to_static_mode()
 
 
@@ -60,7 +64,7 @@ def in_to_static_mode() -> bool:
 
 
 def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
-    """Raise TypeError for distributed gradients in static programs, which have no all-reduce."""
+    """Raise TypeError for distributed gradients in a static program. Static programs have no all-reduce."""
     values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
     of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
     is_distributed = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
@@ -72,7 +76,9 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """In static mode, the first operation on an eager tensor would end the process."""
+    """Raise TypeError for an eager tensor in static mode, because the first operation on the tensor would end the
+    process.
+    """
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
@@ -91,7 +97,9 @@ def is_plain(tensor: Any) -> bool:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether a tensor has a memory address on any device: it is dense, not distributed, and not freed."""
+    """Return whether a tensor has a memory address. The tensor must be dense and not distributed, and its memory must
+    not be freed.
+    """
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

@@ -1,4 +1,4 @@
-"""Dense tensors of Paddle. Each tensor is converted once to a dtype that Paddle's operations support."""
+"""Dense tensors of Paddle. Each tensor is converted only once, to a dtype that Paddle's operations support."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 
 
 PIECE, SHORT = 2**20, 2**16
-"""Powers are computed for about PIECE numbers at once. Tensors with at most SHORT numbers are joined first."""
+"""Powers are computed for about PIECE numbers at once. Tensors with at most SHORT numbers are joined before their
+powers are computed.
+"""
 
 
 class Dense:
@@ -30,8 +32,8 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The numbers of the tensor in a dtype that Paddle supports. A complex number becomes two reals on a
-        last axis.
+        """The numbers of the tensor in a dtype that Paddle's operations support. A complex number becomes two real
+        numbers along a new last axis.
         """
         if self.is_complex:
             return paddle.as_real(self.tensor)
@@ -47,7 +49,7 @@ class Dense:
         return Numbers(self.wide, self.is_complex)
 
     def bound(self, value: Any) -> Tensor:
-        """Round a bound to the tensor's dtype, and return it in the dtype of `wide`."""
+        """Round a bound to the dtype of the tensor. The result has the dtype of `wide`."""
         dtype = self.wide.dtype
         if isinstance(value, int | float):
             return filled(value, dtype, self.tensor)
@@ -57,7 +59,7 @@ class Dense:
 
 
 class Numbers:
-    """Numbers in the dtype of `Dense.wide`."""
+    """The numbers of a tensor or of a piece, in the dtype of `Dense.wide`."""
 
     def __init__(self, wide: Tensor, is_complex: bool) -> None:
         self.wide, self.is_complex = wide, is_complex
@@ -70,7 +72,7 @@ class Numbers:
         return self.wide * self._fit(coef)  # Paddle may then write the product to the memory of `wide`
 
     def powers(self, p: float, divisor: Scalar | None) -> Tensor:
-        """Return |g / divisor|**p in float64, with derivative 0 where g is 0."""
+        """Return |g / divisor|**p in float64. Where g is 0, the derivative is 0."""
         numbers = self.wide.astype("float64")
         if divisor is not None and p in (1, 2):
             numbers = numbers / self._fit(divisor)
@@ -106,7 +108,9 @@ class Numbers:
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
-    """Few pieces need few operations. Short pieces need little memory for float64 copies."""
+    """Split long tensors into pieces, and join short tensors. Joined tensors need fewer operations, and short pieces
+    need less memory for float64 copies.
+    """
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
         wide, is_complex = tensor.wide, tensor.is_complex
@@ -138,20 +142,23 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
+    """Multiply tensors by a coefficient. The products are computed in float64 for float64 and complex128 tensors,
+    otherwise in float32.
+    """
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether Paddle records derivatives of any tensor, or a static program could compute them."""
+    """Return whether Paddle records derivatives of any tensor. In a static program, return whether the program can
+    compute derivatives of any tensor.
+    """
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle records derivatives of any tensor in dynamic mode.
-
-    Paddle's list operations have second derivatives for all tensors or for none.
+    """Return whether Paddle records derivatives of any tensor in dynamic mode. Paddle's operations on lists have second
+    derivatives for all tensors or for none.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
@@ -163,7 +170,9 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor with exactly this value. If `like` is an eager tensor, use its device."""
+    """Return a 0-d tensor with exactly this value. If `like` is an eager tensor, the result is on the device of
+    `like`.
+    """
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this
@@ -175,13 +184,15 @@ def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
 
 
 def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
-    """Expand a condition to the shape of a tensor. In a static program, the shape can be unknown."""
+    """Expand a condition to the shape of a tensor. The shape can be unknown in a static program."""
     unknown = min(tensor.shape, default=1) < 0
     return condition.expand(paddle.shape(tensor) if unknown else tensor.shape) if tensor.shape else condition
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """In static programs, `paddle.where` would broadcast by adding zeros, so that -0.0 would become 0.0."""
+    """Select elements as `paddle.where` does. In static programs, `paddle.where` broadcasts by adding zeros, which
+    turns -0.0 into 0.0.
+    """
     shape = condition.shape
     if min(shape, default=1) < 0:
         shape = paddle.shape(condition)  # expand_as fails for empty tensors
@@ -194,7 +205,9 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """On the CPU, the cast of Paddle 3.3 is wrong: float32 numbers near 2**-80 become float16 numbers of up to 1e-4."""
+    """Convert numbers to a narrower dtype. On the CPU, the conversion of Paddle 3.3 is wrong: float32 numbers near
+    2**-80 become float16 numbers of up to 1e-4.
+    """
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1
         wide = select(wide.abs() < filled(2.0**-25, wide.dtype, wide), zero, wide)
@@ -202,7 +215,7 @@ def narrowed(wide: Tensor, dtype: Any) -> Tensor:
 
 
 def rounded_to_odd(value: Tensor) -> Tensor:
-    """Round numbers to float32, so that a second rounding to 16 bits gives the same result as a single rounding."""
+    """Round numbers to float32. Rounding the result to 16 bits then gives the same number as rounding once."""
     if value.dtype in (*HALF, paddle.float32):
         return value.astype("float32")
     wide = value.astype("float64")

@@ -1,7 +1,8 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-Paddle copies a gradient only if another operation reads it. Otherwise, `assign` works in place, and the product is
-written to the memory of the gradient. Paddle's `multiply` takes three times as long for long gradients.
+The operator for products works in place on a copy from `assign`. If no other operation reads the gradient, Paddle makes
+no copy, and the product is written to the memory of the gradient. For long gradients, Paddle's `multiply` takes three
+times as long.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from .conditions import DTYPES, NAMES, in_to_static_mode
 from .dense import Dense, is_on_cpu, is_recorded, scaled
 
 LIBRARY = "libphi_core.so"
-"""The process has already loaded this library, which has Paddle's list of operators."""
+"""The library with Paddle's list of operators. The process has already loaded this library."""
 
 
 SHORT = 2**14
-"""For shorter gradients, one operation of Paddle is faster than the three operations of `_scaled_in_place`."""
+"""The minimum number of elements for `_scaled_in_place`. For shorter gradients, a single operation of Paddle is faster
+than the three operations of `_scaled_in_place`.
+"""
 
 IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """A program with these operators can be loaded only after the registration. So importing this module registers the
-    operators.
+    """Register the operators when this module is imported. A saved program with these operators can be loaded only
+    after the registration.
     """
     if KERNELS is None:
         return False
@@ -47,15 +50,17 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    In graphs of to_static, the kernels need UNIFIED_CLIP_GRAPH=kernels. So by default, models that paddle.jit.save
-    saves do not need unified_clip.
+    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables the kernels. By default, a model that is saved by
+    paddle.jit.save can be loaded without unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 
 class Operators:
     def supports(self, tensors: Sequence[Dense]) -> bool:
-        """Return whether the operators support these tensors: dense values of a static program, without derivatives."""
+        """Return whether the operators support these tensors. The tensors must be dense values of a static program
+        without derivatives.
+        """
         return bool(
             tensors
             and not paddle.in_dynamic_mode()
@@ -80,9 +85,8 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Paddle multiplies short or persistable tensors, and tensors of dtypes that `flatten_` does not support on a CPU.
-
-    But the kernels compute all products of bfloat16 tensors.
+    """Return whether Paddle's operations multiply a tensor. Paddle multiplies tensors that are short or persistable,
+    and tensors of dtypes that `flatten_` does not support on a CPU. The kernels multiply all bfloat16 tensors.
     """
     value = dense.tensor
     if dense.dtype not in IN_PLACE:
@@ -92,10 +96,9 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Return the product, in the memory of the tensor if no other operation reads the tensor.
-
-    `flatten_` keeps the shape, except that it adds an axis to a 0-d tensor. Without this axis, Paddle would end the
-    process. Because `flatten_` works in place, Paddle does not merge this copy with an equal copy.
+    """Return the product. If no other operation reads the tensor, the product is written to the memory of the tensor.
+    `flatten_` adds an axis to a 0-d tensor, because Paddle would end the process without an axis. Also, `flatten_`
+    works in place, which keeps Paddle from merging this copy with an equal copy.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -1,4 +1,4 @@
-"""Read the placements and process groups of distributed tensors, and of the plain parameters of `fleet`."""
+"""Read the placements and process groups of distributed tensors, and of plain parameters under `fleet`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_dist(value: Any) -> bool:
 
 
 def is_cleared(gradient: Any) -> bool:
-    """Return whether a gradient has no memory, because `clear_gradient(set_to_zero=False)` has freed it."""
+    """Return whether `clear_gradient(set_to_zero=False)` has freed the memory of a gradient."""
     if is_dist(gradient) and not gradient._is_initialized():
         try:
             return gradient._local_shape is None
@@ -42,7 +42,9 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return None if `fleet.init` was not called, or if it does not shard the model."""
+    """Return the HybridCommunicateGroup of `fleet`. If `fleet.init` was not called, or if `fleet` does not shard the
+    model, return None.
+    """
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -50,7 +52,9 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return None if no tensor is distributed, `fleet` is not used, and the caller declares no ranks."""
+    """Return the shards of the gradients. If no tensor is distributed, `fleet` is not used and the caller declares no
+    ranks, return None.
+    """
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -61,7 +65,7 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for a norm of plain tensors if `fleet` shards the model and the caller declares nothing."""
+    """Raise ValueError for plain tensors if `fleet` shards the model and the caller declares no process group."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
@@ -73,12 +77,14 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """Replace a missing gradient by its distributed parameter, because other ranks can have the gradient."""
+    """If a gradient is missing, use the placements of its distributed parameter, because another rank can have the
+    gradient.
+    """
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
 class PaddleGroup(ProcessGroup):
-    """None stands for the group of all ranks."""
+    """A process group of Paddle. The argument None means the group of all ranks."""
 
     def __init__(self, group: Any) -> None:
         if group is None and paddle.distributed.is_initialized():
@@ -155,7 +161,7 @@ class PaddleShards(DistributedGradients):
         return paddle.Tensor(value, dims=like.shape, process_mesh=like.process_mesh, placements=like.placements)
 
     def _local(self, gradient: Any) -> Tensor:
-        """Return the local tensor of a gradient, in the gradient's own memory."""
+        """Return the local tensor of a gradient, which shares memory with the gradient."""
         if not is_dist(gradient):
             return gradient
         if self._rank not in gradient.process_mesh.process_ids:
@@ -179,7 +185,7 @@ class PaddleShards(DistributedGradients):
         return has_first_copy(mesh, is_copied, group.ranks, self._rank)
 
     def _part(self, tensor: Any) -> ProcessGroup | None:
-        """Return the caller's process group if it lacks some ranks of a tensor's mesh."""
+        """Return the process group of the caller if this group lacks some ranks of the mesh of a tensor."""
         is_declared = self._spec.process_group not in (None, "auto")
         return self._group if is_declared and self._group.size < len(self.ranks(tensor)) else None
 
@@ -227,9 +233,8 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks along the mesh dimensions whose placement `is_along` accepts, in the order of the mesh.
-
-        If this rank is not on the mesh, return [].
+        """Return the ranks along some mesh dimensions, in the order of the mesh. `is_along` selects the dimensions by
+        their placements. If this rank is not on the mesh, return [].
         """
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
@@ -276,8 +281,8 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError under fleet's sharding, where only the optimizer's step() completes the gradients of
-        parameters.
+        """Raise ValueError if `fleet` shards optimizer states. In this case, gradients are incomplete before the
+        optimizer's step().
         """
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
@@ -314,9 +319,9 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _uses_attributes(self) -> bool:
-        """The attribute `is_distributed` of parameters decides under `fleet`, or if any parameter has the attribute.
-
-        The attribute does not decide if the caller passes `ownership`, or if a tensor is distributed.
+        """Return whether the attribute `is_distributed` of parameters determines the owners of gradients. Under
+        `fleet`, and if `is_distributed` of any parameter is true, the result is True. If the caller passes `ownership`,
+        or if a tensor is distributed, the result is False.
         """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
@@ -327,7 +332,7 @@ class PaddleShards(DistributedGradients):
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
     def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Ranks:
-        """Return the ranks of a process group that have the same elements of a plain parameter as this rank."""
+        """Return the ranks in a process group that have the same shard of a plain parameter as this rank."""
         if is_shard not in self._with_copies:
             self._with_copies[is_shard] = Ranks(self._list_with_copies(group, is_shard))
         return self._with_copies[is_shard]
@@ -354,8 +359,8 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Do not create a group here. All ranks would have to create the group, but perhaps only some ranks make
-    this call.
+    """Find a process group with these ranks. This function creates no group, because all ranks would have to create the
+    group, but perhaps only some ranks make this call.
     """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):

@@ -17,7 +17,7 @@ def stored_values(gradient: Any) -> Any:
 
 
 def selected_rows(rows: Tensor, height: int, values: Tensor) -> Tensor:
-    """The result shares the memory of `values`."""
+    """Return SelectedRows that share the memory of `values`."""
     kinds = paddle.base.core.VarDesc.VarType
     tensor = paddle.Tensor(kinds.FP32, [height, *values.shape[1:]], "", kinds.SELECTED_ROWS, False)
     selected = tensor.get_selected_rows()

@@ -1,4 +1,4 @@
-"""Vectors of float64, for the state of adaptive thresholds."""
+"""Float64 vectors, which store the state of adaptive thresholds."""
 
 from __future__ import annotations
 

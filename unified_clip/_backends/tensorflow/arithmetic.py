@@ -1,4 +1,4 @@
-"""Float64 arithmetic on TensorFlow's tensors, with the same bits in graphs."""
+"""Float64 arithmetic on TensorFlow's tensors. The results have the same bits in eager mode and in graphs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""Creating a tensor to read its type would start the runtime, which cannot be configured afterwards."""
+"""The type of eager tensors. The type is not read from a new tensor, because creating a tensor would start the runtime,
+and a started runtime cannot be configured.
+"""
 
 PIECE = 1 << 18
-"""This many float64 elements take 2 MiB, which fit into a cache."""
+"""The number of elements of a piece. In float64, a piece takes 2 MiB, which fit into a cache."""
 
 
 LANES = 4
-"""At most this many pieces are in memory as float64 at the same time."""
+"""The maximum number of pieces that are in memory as float64 at the same time."""
 
 
 SHORT = 1 << 12
-"""Starting an operation takes longer than copying a tensor with at most this many elements."""
+"""The maximum number of elements for which copying a tensor takes less time than starting an operation."""
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """Eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0. So the tensor is made from an
-    array.
+    """Return a constant that is made from a NumPy array. For Python numbers, eager TensorFlow uses a cache that returns
+    0.0 for -0.0.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
@@ -41,16 +43,17 @@ def count_elements(tensor: Tensor) -> float:
 
 
 def is_for_xla() -> bool:
-    """Return whether XLA compiles the current graph. XLA fuses operations, so joining tensors saves nothing."""
+    """Return whether XLA compiles the current graph. Joining tensors is useless in this case, because XLA fuses
+    operations.
+    """
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """For XLA, return the numbers as the result of a division, so that XLA computes the numbers only once.
-
-    XLA would repeat cheaper operations, such as the sum over all tensors, in the scaling of each tensor.
+    """In a graph for XLA, return the numbers as the result of a division, so that XLA computes the numbers only once.
+    Without the division, XLA would repeat the sum over all tensors when it scales each tensor.
     """
     if not is_for_xla():
         return scalar
@@ -60,10 +63,9 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Under a `tf.distribute` strategy, norms need the same bits as in one process.
-
-    Exact norms need a branch. XLA would always run the branch, and on devices, a branch of eager tensors waits for the
-    device.
+    """Return whether norms must be exact. Under a `tf.distribute` strategy, norms need the same bits as in one process.
+    Exact norms need a branch in the code. XLA would always run both sides of the branch, and eager tensors on a GPU
+    would make the branch wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -71,14 +73,14 @@ def must_be_exact(tensors: Sequence[Tensor]) -> bool:
 
 
 def additions(pieces: Sequence[Tensor]) -> Any:
-    """Return a bound on the number of additions from an element of a piece to the total."""
+    """Return an upper bound on the number of additions that an element of a piece takes part in."""
     known = [count for count in map(count_elements, pieces) if count < math.inf]
     unknown = [tf.size(piece, tf.int64) for piece in pieces if count_elements(piece) == math.inf]
     return max(known, default=0.0) + 2.0 * len(pieces) + sum(tf.cast(size, tf.float64) for size in unknown)
 
 
 def exact_powers(piece: Tensor, p: float) -> Tensor:
-    """Return the exact |g|**p of a flat piece in float64. p is 1 or 2."""
+    """Return |g|**p of a flat piece exactly, in float64. p is 1 or 2."""
     parts = real_parts(piece, p)
     return tf.concat([tf.square(part) if p == 2 else tf.abs(part) for part in parts], axis=0)
 
@@ -89,7 +91,7 @@ def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Split long tensors into pieces, except for XLA."""
+    """Split long tensors into pieces. In a graph for XLA, return the tensors unchanged."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 
@@ -103,7 +105,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Also return a function that splits the results of joined tensors."""
+    """Join the short tensors of each dtype. Also return a function that splits the results for joined tensors again."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -139,8 +141,8 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Return float64 tensors with the same sum of |x|**p. A complex tensor gives both parts for p = 2, otherwise
-    magnitudes.
+    """Return real float64 tensors that have the same sum of |x|**p. For a complex tensor and p = 2, return the real
+    parts and the imaginary parts. For a complex tensor and another p, return the magnitudes.
     """
     if not tensor.dtype.is_complex:
         return [tf.cast(tensor, tf.float64)]
@@ -158,7 +160,9 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p, with derivative 0 where x is 0. For p = 1, the caller has already divided x."""
+    """Return |x / divisor|**p. Where x is 0, the derivative is 0. If p is 1, the caller must divide x by the divisor
+    before the call.
+    """
     magnitudes = tf.abs(part)
     if p == 1:
         return magnitudes
@@ -170,14 +174,16 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum: 0 without elements, and NaN if an element is NaN."""
+    """Return the maximum. If there are no elements, the maximum is 0. If an element is NaN, the maximum is NaN."""
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply in float64 for float64 and complex128 tensors, otherwise in float32."""
+    """Multiply a tensor by a coefficient. The product is computed in float64 for float64 and complex128 tensors,
+    otherwise in float32.
+    """
     if tensor.dtype.is_complex:  # separately: a complex product of inf and coef has NaN
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype
@@ -185,7 +191,9 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are eager CPU tensors. In a graph, eager tensors are constants."""
+    """Return whether all tensors are eager CPU tensors. While a graph is traced, the result is False, because eager
+    tensors are constants of the graph.
+    """
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

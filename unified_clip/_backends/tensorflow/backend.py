@@ -1,8 +1,8 @@
-"""The backend of TensorFlow. Tensors are immutable, so in-place functions update a list or dict, and assign to
-Variables.
+"""The backend of TensorFlow. Tensors are immutable, so in-place functions update a list or dict with the tensors.
+Variables get new values.
 
-TensorFlow's compilers treat NaN differently. XLA's maximum drops NaN, and Grappler turns `not (x <= c)` into `x > c`.
-So the arithmetic masks NaN explicitly, and negates no comparison.
+TensorFlow's compilers can lose NaN. The maximum of XLA ignores NaN, and Grappler replaces `not (x <= c)` by `x > c`. So
+the code of this backend masks NaN explicitly, and negates no comparison.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of tensors and Variables, but not of IndexedSlices."""
+"""The base class of tensors and Variables. IndexedSlices have another base class."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
@@ -103,7 +103,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Only Variables can be aliases: in f(a + b), a and b have the same gradient tensor."""
+        """Only Variables are treated as aliases. In f(a + b), the same tensor is the gradient of a and of b, but
+        clipping treats it as two gradients.
+        """
         first: dict[int, int] = {}
         return [
             first.setdefault(id(tensor), index) if self.is_variable(tensor) else index
@@ -336,9 +338,9 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different indices in the order of their first position, and the position of each index among them.
-
-    In XLA, the number of rows of `tf.unique` is unknown. So NumPy compares constant indices.
+    """Return the different indices in the order of their first occurrence, and for each index its position among the
+    different indices. XLA does not know the number of rows that `tf.unique` returns. So NumPy compares the indices if
+    they are constant.
     """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
@@ -363,7 +365,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _run_as_written() -> None:
-    """Keep AutoGraph from converting unified_clip's code."""
+    """Keep AutoGraph from converting the code of unified_clip."""
     for function in {entry.run, entry.run_eagerly}:
         function.autograph_info__ = tf.autograph.experimental.do_not_convert(function).autograph_info__  # type: ignore[attr-defined]
     with suppress(ImportError, AttributeError):  # a private setting, which saves converting the callers of entry.run

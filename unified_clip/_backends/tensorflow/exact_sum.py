@@ -1,7 +1,8 @@
-"""Correctly rounded norms in graphs of a strategy. If the rounding of a float64 sum is in doubt, integers decide.
+"""Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
-The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, this
-root is the norm. Otherwise, the exact sum is compared with the power of the midpoint between the two roots.
+The relative error of a float64 sum is bounded. If the roots of both ends of the error interval round to the same
+float32 number, this number is the norm. Otherwise, integers compute the exact sum, which is compared with the midpoint
+between the two float32 numbers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""With this number of 32-bit words, a sum can represent the square of each float32 number, and of each midpoint between
-two neighbouring float32 numbers.
+"""The number of 32-bit words of an exact sum. This number is enough for the squares of all float32 numbers, and of all
+midpoints between two neighbouring float32 numbers.
 """
 
 LOWEST = -304
-"""The square of a float32 number is 0 or at least 2**-298."""
+"""The exponent of the lowest bit of a sum. The square of a float32 number is 0, or at least 2**-298."""
 
 INFINITY = 2.0**128
-"""The number after the largest float32, in place of infinity."""
+"""The number that would follow the largest float32 number. The code uses this number instead of infinity."""
 
 PIECE = 1 << 18
 
@@ -30,14 +31,14 @@ SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""A function that returns the exact |g|**p as a flat float64 tensor. Each power is 0, or from 2**-300 to 2**256."""
+"""A function that returns |g|**p exactly, as a flat float64 tensor. Each power is 0, or between 2**-300 and 2**256."""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
-    """Return a number near the sum of powers. The p-th root of this number is the correctly rounded norm. p is 1 or 2.
+    """Return a number near the sum of powers, whose p-th root is the correctly rounded norm. p is 1 or 2.
 
-    total: The float64 sum, from which the result has its derivatives.
-    additions: A bound on the number of additions from an element to `total`.
+    total: The float64 sum. The result has the derivatives of this sum.
+    additions: An upper bound on the number of additions that an element takes part in.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors
@@ -63,9 +64,8 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return `low` or `high`, the number that is nearer to the root of a sum. In a tie, return the even number.
-
-    words: The exact sum.
+    """Return `low` or `high`, whichever is nearer to the root of the exact sum in `words`. In a tie, return the even
+    number.
     """
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
@@ -78,7 +78,7 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function for the exact sum of a flat tensor's powers, in words."""
+    """Return a function that computes the exact sum of the powers of a flat tensor, as words."""
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 
 
 def _words(powers: Tensor) -> Tensor:
-    """Return the exact sum of powers as words, the lowest word first. A word can have more than 32 bits."""
+    """Return the exact sum of powers as words. The lowest word comes first, and a word can have more than 32 bits."""
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):
         word = tf.floor(powers * 2.0**-exponent)

@@ -1,7 +1,7 @@
-"""The compiled kernels as a custom call, for graphs that XLA compiles for a CPU: `XlaCustomCallV2`.
+"""The compiled kernels as a custom call (`XlaCustomCallV2`), for graphs that XLA compiles for a CPU.
 
-The call returns a norm with the same bits as the host path. XLA computes the coefficient and the products, so that it
-can fuse them with an optimizer's step. Shapes must be known when the function is traced.
+The custom call returns a norm with the same bits as the host path. XLA computes the coefficient and the products, and
+can fuse both with the step of an optimizer. The shapes of all tensors must be known when the function is traced.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels' function with XLA.
-
-    TensorFlow traces a `tf.function` once, for callers with and without `jit_compile`. So the operation also gets a
-    kernel for graphs without XLA.
+    """Register the kernels with XLA. TensorFlow traces a `tf.function` only once, although its callers can be compiled
+    with or without XLA. So the operation also gets a kernel for graphs without XLA.
     """
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
@@ -38,8 +36,8 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return False if there are GPUs or devices of other processes, because only this process has registered the
-    function.
+    """Return whether the custom call supports these tensors. The result is False if there are GPUs or devices of other
+    processes, because only this process has registered the kernels.
     """
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)
@@ -50,9 +48,9 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
-    """Return the float64 norm of order 1 or 2 over all tensors, or a vector with one norm per tensor.
+    """Return the norm over all tensors, or a vector with one norm per tensor. p is 1 or 2, and norms are float64.
 
-    is_batch: Whether the first axis of each tensor has the members of a batch.
+    is_batch: Whether the first axis of each tensor is the batch axis.
     """
     batch = [tensors[0].shape[0]] if is_batch else []
     codes = [f"{kernels.CODES[tensor.dtype.name]}{tensor.shape.num_elements()}" for tensor in tensors]
@@ -66,7 +64,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """XLA computes the returned tensor before it computes products with this tensor."""
+    """Return a tensor that XLA must compute before it computes products with the tensor."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 
@@ -80,7 +78,7 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels, and warn once if not."""
+    """Return whether a compiled program calls the kernels. If the program does not call the kernels, warn once."""
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

@@ -1,8 +1,8 @@
 """The compiled kernels as operations of TensorFlow, for graphs on a CPU.
 
-`UnifiedClipNorm` and `UnifiedClipScale` do what the host path does. Between them, the graph computes the coefficient.
-TensorFlow's own operations compute the derivatives. In a graph that XLA compiles, a custom call computes the norm, and
-TensorFlow's own operations compute the products.
+The operations `UnifiedClipNorm` and `UnifiedClipScale` have the same results as the host path. The graph computes the
+coefficient from the norm. TensorFlow's operations compute the derivatives. In a graph that XLA compiles, a custom call
+computes the norm, and TensorFlow's operations compute the products.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """If another copy of unified_clip has registered the operations, TensorFlow would end the process."""
+    """Register the operations. If another copy of unified_clip has registered the operations, do nothing, because
+    TensorFlow would end the process.
+    """
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
@@ -38,7 +40,9 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """The workers of a strategy might not have imported unified_clip."""
+    """Return whether the operations support these tensors in the current graph. Graphs of a strategy are not supported,
+    because the workers of the strategy might not import unified_clip.
+    """
     return bool(
         REGISTERED
         and tensors
@@ -58,7 +62,7 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Multiply tensors by a coefficient. A tensor whose coefficient is 1 is returned unchanged."""
+    """Multiply tensors by a coefficient. If the coefficient of a tensor is 1, the tensor is returned unchanged."""
     if is_for_xla():
         # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
         return _products(list(map(kernel_custom_call.barrier, tensors)), computed_once(coef), per_tensor)
@@ -75,7 +79,7 @@ def _apply(
 ) -> Any:
     """Add an operation to the graph, and return its results.
 
-    is_batch: Whether the first axis of each tensor has the members of a batch.
+    is_batch: Whether the first axis of each tensor is the batch axis.
     """
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes: dict[str, Any] = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
@@ -90,7 +94,7 @@ def _apply(
 
 
 def register(norm_by_operations: NormByOperations) -> None:
-    """Register the derivatives of the operations, and their rules for `tf.vectorized_map`."""
+    """Register the derivatives of the operations, and the rules by which `tf.vectorized_map` handles the operations."""
 
     def by_operations(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool) -> Scalar:
         if not is_batch:
@@ -160,7 +164,7 @@ def _derivatives(
 
 
 def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
-    """Return the results of `UnifiedClipScale`, computed by TensorFlow's operations."""
+    """Compute the results of `UnifiedClipScale` by TensorFlow's operations."""
     results = []
     for index, tensor in enumerate(tensors):
         factor = coef[..., index] if per_tensor else coef

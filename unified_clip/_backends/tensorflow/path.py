@@ -13,7 +13,9 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """TensorFlow's operations define the derivatives of norms that the kernels compute."""
+    """The device path of TensorFlow. If the kernels compute a norm, TensorFlow's operations still compute its
+    derivatives.
+    """
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

@@ -1,4 +1,6 @@
-"""A rule of `tf.vectorized_map` for `tf.nn.l2_loss`. Without this rule, the function would run in a loop."""
+"""A rule by which `tf.vectorized_map` handles `tf.nn.l2_loss`. Without this rule, `tf.vectorized_map` would run a
+loop.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _half_sums_of_squares(loop: Any) -> Any:
-    """Squares are halved before they are added up, because twice the sum might be beyond the range of float16."""
+    """Return half of the sum of squares for each row. The squares are halved before they are added up, because the sum
+    of the squares can exceed the range of float16.
+    """
     rows = loop.stacked_input(0)
     return pfor.wrap(tf.reduce_sum(0.5 * tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
 

@@ -20,13 +20,15 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64. If its device has no float64, move the tensor to the CPU."""
+    """Return the tensor in float64. If the device has no float64, the result is on the CPU."""
     tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """If a part of a complex number is NaN, return NaN. PyTorch's own abs(inf + nan j) is inf."""
+    """Return the magnitudes. If a part of a complex number is NaN, the magnitude is NaN, although PyTorch's abs(inf +
+    nan j) is inf.
+    """
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 

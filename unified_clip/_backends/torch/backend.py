@@ -1,4 +1,4 @@
-"""The backend of PyTorch. In-place functions take parameters. A dense gradient stays the same object."""
+"""The backend of PyTorch. In-place functions take parameters, and dense gradients stay the same objects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """A DTensor is gathered from all ranks."""
+        """Return a bound as a tensor. If the bound is a DTensor, gather the DTensor from all ranks."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -305,7 +305,7 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Compare tensor objects. Tensors in a graph have no memory addresses."""
+    """Find aliases by comparing tensor objects, because tensors in a graph have no memory addresses."""
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):
             raise memory.expanded(describe(index))
@@ -314,7 +314,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return None during tracing, because a trace misses reads of raw memory."""
+    """Return None while PyTorch traces the code, because a trace does not contain reads of raw memory."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 
@@ -329,13 +329,13 @@ BACKEND = TorchBackend()
 
 
 def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
-    """With `per_tensor`, `coef` has a number for each tensor."""
+    """If `per_tensor` is true, `coef` has a number for each tensor."""
     for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
         write.make()
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """With `per_tensor`, return a vector with one norm per tensor."""
+    """If `per_tensor` is true, return a vector with one norm per tensor."""
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 
@@ -345,7 +345,7 @@ kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_
 def _clip_grad_norm_in_graph(
     backend: Any, parameters: Any, max_norm: Any, *options: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Clip like `functions.clip_grad_norm_`, for `traced_bodies.SHORT_BODIES`."""
+    """The short form of `functions.clip_grad_norm_` for `traced_bodies.SHORT_BODIES`."""
     norm_type, error_if_nonfinite, _, *distributed = options
     gradients = None
     if (

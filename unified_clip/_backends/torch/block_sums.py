@@ -1,4 +1,6 @@
-"""Partial sums of PyTorch's tensors on devices. The device adds up float64 blocks, and the host adds up integers."""
+"""Partial sums of tensors on devices. The device adds up blocks in float64, and the host adds up the blocks as
+integers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ROWS = 32
 
 
 class TorchSums:
-    """The device computes fast sums for float32 norms, and checksums. The host computes all other results."""
+    """Partial sums of a list of tensors. The device computes checksums, and fast sums for float32 norms. The host
+    computes exact sums, float64 norms and maxima.
+    """
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]
@@ -62,7 +66,7 @@ def _is_hard(tensor: Tensor) -> bool:
 
 
 def _block_sums(tensor: Tensor, p: int) -> Iterator[Tensor]:
-    """Yield vectors of sums over at most BLOCK exact powers."""
+    """Yield vectors of float64 sums. Each sum has at most BLOCK exact powers."""
     for chunk in tensor.reshape(-1).split(CHUNK):
         wide = chunk.double()
         powers = wide.square() if p == 2 else wide.abs()

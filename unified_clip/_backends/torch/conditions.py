@@ -1,4 +1,4 @@
-"""Conditions on PyTorch's tensors and state, for the choice of a path."""
+"""Conditions on tensors and on the state of PyTorch, by which the backend chooses a path."""
 
 from __future__ import annotations
 
@@ -35,32 +35,38 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """A FakeTensor can be combined with new tensors only inside its FakeTensorMode."""
+    """Return whether a FakeTensor can be combined with new tensors. This is possible only inside the FakeTensorMode of
+    the FakeTensor.
+    """
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """In a graph, a gradient that is a view has no strides. So the strides are read from a new view."""
+    """Return whether several elements of a tensor share memory. The function reads the strides from a new view, because
+    a gradient in a graph has no strides if it is a view.
+    """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
     return repeated and tensor.numel() > 0  # NumPy's empty arrays have strides of 0
 
 
 def records_derivatives(differentiable: bool) -> bool:
-    """A call is `differentiable` if it returns new tensors."""
+    """`differentiable` is true for calls that return new tensors."""
     return differentiable and torch.is_grad_enabled()
 
 
 def is_inner(parameter: Any) -> bool:
-    """PyTorch does not keep `.grad` of intermediate results, and warns about reading it."""
+    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of intermediate results, and warns if
+    code reads `.grad`.
+    """
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 
 def is_plain(tensor: Any) -> bool:
     """Return whether the values of a tensor are in CPU memory.
 
-    Return False for subclasses, and for tensors that PyTorch conjugates or negates lazily.
+    The result is False for subclasses of `torch.Tensor`, and for tensors that PyTorch conjugates or negates lazily.
     """
     return (
         type(tensor) in PLAIN
@@ -88,7 +94,7 @@ def inner_tensors(tensor: Any) -> list[Any]:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether an address identifies a tensor's memory."""
+    """Return whether the address of a tensor identifies its memory."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.dtype not in NAMES:
         return False
     if isinstance(tensor, FakeTensor):  # its data_ptr warns
@@ -99,10 +105,9 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return an array that represents a tensor's memory on MPS. Do not read the array.
-
-    MPS returns the address of an object instead of the address of the memory. So each buffer gets its own range of
-    addresses.
+    """Return an array that stands for the memory of a tensor on MPS. The array must never be read. On MPS, PyTorch
+    returns the address of an object instead of the address of the memory. So this function assigns a range of addresses
+    to each buffer.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize
@@ -110,9 +115,7 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether to compute in double-float32. The reason is a device without float64, or
-    UNIFIED_CLIP_PATH=pairs.
-    """
+    """Return whether to compute in double-float32: on a device without float64, or with UNIFIED_CLIP_PATH=pairs."""
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
@@ -126,8 +129,8 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates in forward mode. These modes miss reads of raw
-    memory.
+    """Return whether PyTorch traces, transforms or differentiates in forward mode. In these modes, PyTorch does not
+    notice that code reads raw memory.
     """
     return is_traced() or forward_ad._current_level >= 0
 
@@ -142,7 +145,9 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.jit.trace`, `torch.func` or forward mode runs, which do not support operations on lists."""
+    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active. These modes do not support operations
+    on lists.
+    """
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -155,8 +160,8 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, plain tensors count as dense, because hooks cannot read `layout`
-    there.
+    """Return whether a tensor is dense. In a graph, all plain tensors are treated as dense, because hooks in a graph
+    cannot read `layout`.
     """
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
@@ -170,7 +175,7 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Return whether a tensor's memory has the values with the opposite sign. Operations on lists would ignore the
+    """Return whether the values of a tensor are stored with the opposite sign. Operations on lists would ignore the
     sign.
     """
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
@@ -184,7 +189,7 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 
 
 def fit_lists(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all tensors are dense, real and not empty, as operations on lists need.
+    """Return whether all tensors are dense, real and not empty. Operations on lists support only these tensors.
 
     This loop repeats `is_real` without function calls, because it runs for every gradient of every step.
     """
@@ -202,7 +207,9 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 
 
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """The reason can be a recorded derivative, a transformation, or a tensor from inference mode."""
+    """Return whether operations on lists cannot be used. The reason can be a recorded derivative, a transformation, or
+    a tensor from inference mode.
+    """
     if torch.compiler.is_compiling():
         return differentiable
     recorded = records_derivatives(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *extra_inputs))
@@ -210,7 +217,7 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists can write all tensors, without overlaps in memory.
+    """Return whether operations on lists can write all tensors, and no tensors overlap in memory.
 
     The loop calls few functions, because it runs for every gradient of every step.
     """
@@ -236,7 +243,9 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Return whether a tensor's elements fill a range of memory without gaps. Their order can be channels last."""
+    """Return whether the elements of a tensor fill a range of memory without gaps. The order of the elements can be
+    channels last.
+    """
     layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 

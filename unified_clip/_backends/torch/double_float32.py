@@ -1,7 +1,7 @@
-"""PyTorch on devices without float64 (Apple's MPS): the device path in double-float32 instead of float64.
+"""The device path of PyTorch for devices without float64, such as Apple's MPS. The path computes in double-float32.
 
-A number is the unevaluated sum of two float32, which gives about 48 bits. The arithmetic consists of error-free
-transformations: sums and products with their exact rounding errors.
+A double-float32 number is the sum of two float32 numbers, with about 48 bits. The arithmetic computes sums and products
+together with their exact rounding errors. Sources:
 
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
   ordered numbers, division, square root.
@@ -10,13 +10,14 @@ transformations: sums and products with their exact rounding errors.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 
-These methods require that every float32 addition, subtraction and multiplication is rounded separately to nearest.
-Eager operations do this: each operation is a separate kernel, and PyTorch compiles its Metal kernels without fast math
-(unless PYTORCH_MPS_FAST_MATH is set). `torch.compile` does this for the CPU. For MPS, this is unknown. Quotients and
-roots can have an error of two ULP, and subnormal numbers can be flushed to zero. This module has never run on a device
-without float64. For tests, UNIFIED_CLIP_PATH=pairs forces its use on CPUs.
+These methods require that the device rounds every float32 addition, subtraction and multiplication to nearest. Eager
+operations fulfil this requirement: each operation is a separate kernel, and PyTorch compiles its Metal kernels without
+fast math (unless PYTORCH_MPS_FAST_MATH is set). `torch.compile` fulfils the requirement on the CPU. Whether
+`torch.compile` fulfils the requirement on MPS is unknown. Quotients and roots can have an error of two ULP, and
+subnormal numbers can be flushed to zero. This module has never run on a device without float64. Tests run this module
+on CPUs with UNIFIED_CLIP_PATH=pairs.
 
-Only `hi` has a derivative, which float32 operations compute.
+Only `hi` has a derivative, and PyTorch computes the derivative in float32.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ NARROW = (*HALF, torch.float32)
 LARGEST = torch.finfo(torch.float32).max
 
 CHUNK = 2**23
-"""About this many numbers are added up at once. The sum needs about eight float32 vectors of up to twice this
-length.
+"""The approximate number of elements that are added up at once. A sum needs memory for about eight float32 vectors of
+up to twice this length.
 """
 
 EXPONENT = 0x7F800000
@@ -49,13 +50,15 @@ EXPONENT = 0x7F800000
 
 @dataclass(frozen=True)
 class DoubleFloat32:
-    """A number hi + lo. hi is the float32 nearest to the number. lo is 0 where hi is not finite."""
+    """The number hi + lo. `hi` is the float32 number that is nearest to hi + lo. If `hi` is not finite, `lo` is 0."""
 
     hi: Tensor
     lo: Tensor
 
     def __add__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Add, with a relative error of at most 3 u**2 for equal signs (Joldes et al., algorithm 5)."""
+        """Add two numbers (Joldes et al., algorithm 5). If both numbers have the same sign, the relative error is at
+        most 3 u**2.
+        """
         total = two_sum(self.hi, other.hi)
         return fast_two_sum(total.hi, total.lo + (self.lo + other.lo))
 
@@ -63,17 +66,17 @@ class DoubleFloat32:
         return self + DoubleFloat32(-other.hi, -other.lo)
 
     def scaled(self, power: DoubleFloat32) -> DoubleFloat32:
-        """Multiply by a power of two. The product is exact unless it overflows or underflows."""
+        """Multiply by a power of two. The product is exact if it neither overflows nor underflows."""
         return DoubleFloat32(self.hi * power.hi, self.lo * power.hi)
 
     def __mul__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Multiply, with a relative error of at most 6 u**2 (Joldes et al., algorithm 10)."""
+        """Multiply two numbers (Joldes et al., algorithm 10). The relative error is at most 6 u**2."""
         product = two_product(self.hi, other.hi)
         return fast_two_sum(product.hi, product.lo + (self.hi.detach() * other.lo + self.lo * other.hi.detach()))
 
     def __truediv__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Divide, with a relative error of about 15 u**2 (Joldes et al., algorithm 17). First, scale both numbers near
-        to 1.
+        """Divide two numbers (Joldes et al., algorithm 17). The relative error is about 15 u**2. Both numbers are first
+        scaled to be near 1.
         """
         self_power, other_power = power_below(self), power_below(other)
         above, below = self.scaled(reciprocal(self_power)), other.scaled(reciprocal(other_power))
@@ -95,7 +98,9 @@ class DoubleFloat32:
         return other <= self
 
     def sqrt(self) -> DoubleFloat32:
-        """Return the root, with an error of a few u**2. Newton's method makes one step from the root of hi (Dekker)."""
+        """Return the square root, by one step of Newton's method from the root of `hi` (Dekker). The relative error is
+        a few u**2.
+        """
         near = self.hi.sqrt()
         square = two_product(near.detach(), near.detach())
         rest = self.hi.detach() - square.hi - square.lo + self.lo
@@ -103,7 +108,7 @@ class DoubleFloat32:
 
 
 def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
-    """Return the exact a + b (Knuth)."""
+    """Return a + b exactly (Knuth)."""
     total = a + b
     a, b, rounded = a.detach(), b.detach(), total.detach()
     part = rounded - a
@@ -111,16 +116,15 @@ def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
-    """Return the exact big + small if |big| >= |small| (Dekker). If the sum is inf or NaN, lo is 0."""
+    """Return big + small exactly, if |big| >= |small| (Dekker). If the sum is inf or NaN, `lo` is 0."""
     small = _finite(small)
     total = big + small
     return DoubleFloat32(total, _finite(small - (total.detach() - big.detach())))
 
 
 def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
-    """Return the exact a * b (Dekker), if the error is not subnormal.
-
-    The factors are split by their bits, without a multiplication. So nothing overflows, and partial products are exact.
+    """Return a * b exactly (Dekker), if the rounding error is not subnormal. The function splits the bits of both
+    factors, so no intermediate result overflows.
     """
     product = a * b
     a_high, a_low = _halves(a.detach())
@@ -130,9 +134,8 @@ def two_product(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
-    """Return the sum along the last axis, with a separate sum of the errors (Ogita, Rump and Oishi).
-
-    For numbers of one sign, the relative error is about (u log2(length))**2.
+    """Return the sum along the last axis, with a separate sum of the errors (Ogita, Rump and Oishi). If all numbers
+    have the same sign, the relative error is about (u log2(length))**2.
     """
     hi, lo = numbers.hi, numbers.lo
     while hi.shape[-1] > 1:
@@ -145,24 +148,28 @@ def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
 
 
 def power_below(number: DoubleFloat32) -> DoubleFloat32:
-    """Return the largest power of two up to a number, from 2**-126 to 2**126, without a derivative."""
+    """Return the largest power of two that is not above a number. The result is between 2**-126 and 2**126, and has no
+    derivative.
+    """
     exponent = number.hi.detach().view(torch.int32) & EXPONENT
     return _from_float32(exponent.clamp(1 << 23, 253 << 23).view(torch.float32))
 
 
 def reciprocal(power: DoubleFloat32) -> DoubleFloat32:
-    """Return the exact 1 / power for a result of `power_below`."""
+    """Return 1 / power exactly. `power` must be a result of `power_below`."""
     return _from_float32(((254 << 23) - power.hi.view(torch.int32)).view(torch.float32))
 
 
 class DoubleFloat32Primitives(TorchPrimitives):
-    """Scalars are `DoubleFloat32`."""
+    """Primitives whose scalars are `DoubleFloat32` numbers."""
 
     def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert a value to a scalar in the range of float32. Float64 and integers are converted on the CPU."""
+        """Convert a value to a scalar, and limit finite numbers to the range of float32. The CPU converts float64
+        tensors and integer tensors.
+        """
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -179,7 +186,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return DoubleFloat32(*(torch.full((), part, dtype=torch.float32, device=device) for part in (hi, lo)))
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        """Return the sum of |g / divisor|**p for p = 1 or 2. The divisor is a power of two near the largest |g|."""
+        """Return the sum of |g / divisor|**p, where p is 1 or 2. The divisor is a power of two near the largest |g|."""
         assert divisor is not None
         numbers = [tensor if p == 2 else _magnitudes(tensor) for tensor in tensors]
         device, factor = divisor.hi.device, reciprocal(divisor).hi
@@ -195,7 +202,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return _from_float32(top)
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Each divisor is a power of two near the slice's largest |g|."""
+        """The divisor of each slice is a power of two near the largest |g| of the slice."""
         assert divisor is not None
         rows = _rows(tensor, axes)
         factor, shape = reciprocal(divisor).hi.reshape(rows.shape[:-1]), divisor.hi.shape
@@ -233,7 +240,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return super().prepare_scale(tensors, coef.hi)
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Float64 and integer bounds are rounded on the CPU."""
+        """The CPU rounds float64 bounds and integer bounds."""
         if not isinstance(value, torch.Tensor) or value.dtype in NARROW:
             return super().bound(value, tensor)
         return PRIMITIVES.bound(value.cpu(), torch.empty(0, dtype=tensor.dtype)).to(tensor.device)
@@ -258,9 +265,8 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 
 
 class DoubleFloat32Path(DevicePath):
-    """Squares and quotients neither overflow nor underflow. A subnormal norm or coefficient is rounded twice.
-
-    Norms of orders other than 1, 2 and inf are computed on the CPU in float64, which waits for the device.
+    """Squares and quotients neither overflow nor underflow. A norm or coefficient that is subnormal is rounded twice.
+    If p is not 1, 2 or inf, the CPU computes the norm in float64, and the call waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:
@@ -295,7 +301,9 @@ def _finite(error: Tensor) -> Tensor:
 
 
 def _halves(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the upper 12 bits and the lower 12 bits of each float32 significand, as two float32."""
+    """Split float32 numbers: the first result has the upper 12 bits of each significand, and the second result has the
+    lower 12 bits.
+    """
     high = (number.view(torch.int32) & -(1 << 12)).view(torch.float32)
     return high, number - high
 
@@ -305,7 +313,9 @@ def _powers(numbers: Tensor, p: float) -> DoubleFloat32:
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| of complex numbers within 1 ULP, or NaN if a part is NaN. Return real tensors unchanged."""
+    """Return |g| of complex numbers with an error of at most 1 ULP, or NaN if a part is NaN. Real tensors stay
+    unchanged.
+    """
     if not tensor.is_complex():
         return tensor
     parts = torch.view_as_real(tensor.resolve_conj())
@@ -339,7 +349,7 @@ def _reals(rows: Tensor) -> Tensor:
 
 
 def _vectors(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield all numbers in few float32 vectors, because each sum launches about 200 kernels."""
+    """Join all numbers to a few float32 vectors, because each sum launches about 200 kernels."""
     groups: dict[tuple[torch.device, int], list[Tensor]] = {}
     start = 0
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""The device path over gradients on one GPU, which the compiled kernels collect in one pass."""
+"""The device path over gradients on one GPU. The compiled kernels collect these gradients in one pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""Tensors from inference mode are excluded, because they need operations on single tensors."""
+"""A collector that rejects tensors from inference mode, because these tensors need operations on single tensors."""
 
 
 class GpuListPath(TorchPath):
@@ -39,22 +39,22 @@ class GpuListPath(TorchPath):
 
 
 def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuListPath | None:
-    """Return None if a gradient is not plain or not on the same GPU, or if a parameter has its gradient in `main_grad`
-    only.
+    """Return None in three cases: a gradient is not plain, the gradients are on several devices, or only `main_grad`
+    has the gradient of a parameter.
     """
     path = _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
     return path if path is not None and collected.has_all(backend, path.tensors, parameters) else None
 
 
 def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
-    """Return None if a tensor is not plain, is on another GPU or overlaps another tensor, or if a derivative is
-    recorded.
+    """Return None in four cases: a tensor is not plain, the tensors are on several devices, two tensors overlap in
+    memory, or PyTorch records a derivative.
     """
     return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    """`collect` gets True if the tensors are on the CPU."""
+    """`collect` gets one argument: whether the tensors are on the CPU."""
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
         return None

@@ -1,7 +1,8 @@
-"""The kernels as operators for graphs of `torch.compile`: compiled kernels for the CPU, and Triton's kernels for a GPU.
+"""The kernels as operators for graphs of `torch.compile`. On the CPU, compiled kernels run, and on a GPU, Triton
+kernels.
 
-`unified_clip::norm` and `unified_clip::scale_` do what the host path does. Between them, the graph computes the
-coefficient. `norm` has derivatives and rules for `torch.func.vmap`. If a graph needs no derivatives and no such rules,
+The operators `unified_clip::norm` and `unified_clip::scale_` have the same results as the host path. The graph computes
+the coefficient from the norm. The operator `norm` supports derivatives and `torch.func.vmap`. If a graph needs neither,
 PyTorch's compiler replaces `norm` by `kernel_norm`. For the CPU, `_native/torch.hpp` implements `kernel_norm` and
 `scale_`.
 """
@@ -41,9 +42,8 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators support these tensors in a graph that this process compiles for itself.
-
-    Programs of `torch.export` are not supported, because they might run where unified_clip is not installed.
+    """Return whether the operators support these tensors in the current graph. Programs of `torch.export` are not
+    supported, because they can run in a process without unified_clip.
     """
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
@@ -54,12 +54,16 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
-    """PyTorch's compiler fails on several views of one base. On the CPU, empty tensors are not supported."""
+    """Return whether the operators can write these tensors. PyTorch's compiler fails if several tensors are views of
+    the same tensor. On the CPU, the operators do not support empty tensors.
+    """
     return all(tensor._base is None and (tensor.is_cuda or tensor.numel()) for tensor in tensors)
 
 
 def gradients_of(parameters: Any) -> list[Tensor] | None:
-    """Return None if the operators do not support a gradient, or if a complete body has to decide about it."""
+    """Return the gradients, or None if the operators do not support a gradient, or if only a complete body can handle
+    the parameters.
+    """
     if type(parameters) not in (list, tuple):
         return None
     gradients = []
@@ -88,7 +92,7 @@ def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None
 def register(
     host_path: HostPathOf, norm_by_operations: NormByOperations, scale_by_operations: ScaleByOperations
 ) -> None:
-    """`norm_by_operations` has derivatives and rules for `torch.func.vmap`."""
+    """Register the operators. `norm_by_operations` must support derivatives and `torch.func.vmap`."""
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
         if p in (1, 2):
@@ -120,7 +124,9 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Use PyTorch's operations if the Triton kernels do not support the order or the memory."""
+    """Compute the norm by the Triton kernels. If the kernels do not support the tensors or p, use PyTorch's
+    operations.
+    """
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
@@ -128,7 +134,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """Use PyTorch's operations if the Triton kernels do not support the memory."""
+    """Multiply by the Triton kernels. If the kernels do not support the tensors, use PyTorch's operations."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

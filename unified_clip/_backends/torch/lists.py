@@ -1,6 +1,7 @@
-"""PyTorch's operations on lists of tensors. The number of operations does not depend on the number of tensors.
+"""Norms and products of lists of tensors, by PyTorch's operations on lists. The number of operations does not depend on
+the number of tensors.
 
-The operations have no derivative here, and no rule for `vmap`. All tensors are dense, real and not empty. A scalar is
+The functions record no derivatives, and do not support `vmap`. All tensors are dense, real and not empty. A scalar is
 one number for all tensors, or a vector with a number for each tensor.
 """
 
@@ -17,14 +18,18 @@ from ..._core.types import Scalar, Tensor, Write
 
 WIDE = (torch.float32, torch.float64)
 MAX_WIDENED = 2**26
-"""At most this many 16-bit elements are converted to float32 together, to limit new memory."""
+"""The maximum number of 16-bit elements that are converted to float32 together. This maximum limits the memory for the
+float32 copies.
+"""
 
 ALONE = 2**16
-"""A 16-bit tensor on a GPU with at least this many elements is multiplied alone, by one kernel without a copy."""
+"""A 16-bit tensor on a GPU with at least this number of elements is multiplied separately. One kernel then multiplies
+the tensor without a float32 copy.
+"""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
-    """Return the float64 sum of |g / divisor|**p for each tensor, as a vector. p is 1 or 2."""
+    """Return a vector with the float64 sum of |g / divisor|**p for each tensor. p is 1 or 2."""
 
     def norms(indices: list[int], group: list[Tensor]) -> Tensor:
         if divisor is None:
@@ -38,12 +43,14 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
 
 
 def max_abs(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the largest magnitude of each tensor, as a vector. If an element is NaN, the magnitude is NaN."""
+    """Return a vector with the largest magnitude of each tensor. If an element of a tensor is NaN, its largest
+    magnitude is NaN.
+    """
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """The writes allocate nothing: if memory ran out, a list would be partly written."""
+    """The returned writes allocate no memory. If memory ran out during a write, only some tensors would be written."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -60,7 +67,7 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Return float32 memory for each device's largest group of 16-bit tensors."""
+    """Allocate float32 memory on each device, with the size of the largest group of 16-bit tensors on the device."""
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device
@@ -80,7 +87,7 @@ def _float32_like(group: Sequence[Tensor], memory: Tensor | None) -> list[Tensor
 
 
 def _write_products(group: Sequence[Tensor], wide: Sequence[Tensor], coef: Scalar) -> None:
-    """`wide` has float32 tensors of the same shapes, for the computation."""
+    """`wide` has float32 tensors with the shapes of the group, in which the products are computed."""
     torch._foreach_copy_(wide, group)
     torch._foreach_mul_(wide, coef)
     torch._foreach_copy_(group, wide)
@@ -95,7 +102,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """The caller has rounded the bounds. A bound must not be 0, because PyTorch might replace -0 by 0."""
+    """The caller must round the bounds. No bound can be 0, because PyTorch might replace -0 by 0."""
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),
@@ -103,14 +110,14 @@ def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Wr
 
 
 def stored(scalar: Scalar) -> Scalar:
-    """A compiled loop reads the returned scalar from memory, instead of computing it again in every step."""
+    """Store a scalar in memory, so that a compiled loop does not compute the scalar again in every step."""
     return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
 
 
 def groups(
     tensors: Sequence[Tensor], condition: Callable[[Tensor], bool] | None = None
 ) -> list[tuple[list[int], list[Tensor]]]:
-    """Return (indices, tensors) for each device, dtype and result of the condition."""
+    """Group tensors by device, dtype and result of the condition. Return (indices, tensors) of each group."""
     by_kind: dict[Any, tuple[list[int], list[Tensor]]] = {}
     for index, tensor in enumerate(tensors):
         indices, group = by_kind.setdefault((tensor.device, tensor.dtype, condition and condition(tensor)), ([], []))
@@ -128,9 +135,8 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield (indices, tensors) of groups with at most MAX_WIDENED 16-bit elements, or with one tensor.
-
-    In a group, either all tensors are multiplied alone (see ALONE), or none.
+    """Yield (indices, tensors) of each group. A group has at most MAX_WIDENED 16-bit elements, or a single tensor.
+    Large 16-bit tensors (see ALONE) have groups of their own.
     """
     for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0
@@ -147,14 +153,14 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """PyTorch's kernel computes in float32 if the coefficient has an axis."""
+    """Give each coefficient an axis, so that PyTorch's kernel multiplies in float32."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)
 
 
 def _norms(group: Sequence[Tensor], p: float) -> Tensor:
-    """Return the p-norm of each tensor of a group in float64, as a vector. p is 1, 2 or inf."""
+    """Return a float64 vector with the p-norm of each tensor of a group. p is 1, 2 or inf."""
     if not (torch.compiler.is_compiling() and group[0].device.type == "cpu"):
         return torch.stack(torch._foreach_norm(group, p, dtype=torch.float64))
     # The compiler fuses a conversion with a sum; PyTorch's own operation on the CPU would convert a copy first.
@@ -177,7 +183,9 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """Products of 16-bit tensors are computed in float32, so that no precision is lost."""
+    """Return the dtype in which products are computed. 16-bit tensors are multiplied in float32, so that no precision
+    is lost.
+    """
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 

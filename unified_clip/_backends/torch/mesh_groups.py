@@ -1,4 +1,6 @@
-"""Process groups of device meshes. This module creates no group, because all ranks would have to take part."""
+"""Process groups of device meshes. This module only uses groups that exist, because all ranks have to take part in the
+creation of a group.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 class MeshGroups:
-    """An all-reduce over each group in turn is an all-reduce over all ranks along these dimensions."""
+    """The process groups of several mesh dimensions. An all-reduce over one group after the other covers all ranks
+    along these dimensions.
+    """
 
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
         self._groups, self.ranks = [weakref.ref(group) for group in groups], ranks
@@ -29,7 +33,9 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""Each `MeshGroups`, by its first group and by the identities of all its groups."""
+"""All `MeshGroups` objects. The keys are the first group of each object, and the identities of all groups of the
+object.
+"""
 
 
 def group_of_mesh(mesh: Any) -> Any:
@@ -42,10 +48,11 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return a list with the group over which DTensors are sharded or `Partial`. The list can be empty.
+    """Return a list with the process group over which DTensors are sharded or `Partial`. If the DTensors are
+    replicated, the list is empty.
 
-    Return None if the placements do not decide the group: a mesh has only some ranks or no process groups, or no mesh
-    has all dimensions along which tensors are sharded.
+    Return None if the placements do not determine the group. A mesh can lack ranks or process groups, or each mesh
+    lacks some dimensions along which tensors are sharded.
     """
     groups: set[Any] = set()
     meshes: dict[int, tuple[Any, dict[Any, int]]] = {}
@@ -69,7 +76,9 @@ def _dims_of(mesh: Any) -> list[int]:
 
 
 def group_along(mesh: Any, dims: Sequence[int]) -> Any:
-    """Return the process group of all ranks along these dimensions of a mesh, or its `MeshGroups`."""
+    """Return the process group of all ranks along some dimensions of a mesh, or a `MeshGroups` object if no single
+    group has these ranks.
+    """
     if math.prod(mesh.size(dim) for dim in dims) == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD
     groups = [mesh.get_group(dim) for dim in dims]

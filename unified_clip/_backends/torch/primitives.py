@@ -1,4 +1,6 @@
-"""The primitives of the device path: PyTorch's operations on single tensors, or on lists."""
+"""The primitives of the device path. The primitives use PyTorch's operations on single tensors, or on lists of
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """If operations on lists support a tensor, they multiply it in place."""
+        """Multiply tensors in place. Operations on lists multiply the tensors that they support."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -125,7 +127,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Tensor subclasses come first, because writing them can fail."""
+        """Write tensor subclasses first, because writing a subclass can fail."""
         both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
         return [
             Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
@@ -261,7 +263,7 @@ class TorchPath(DevicePath):
 
     @property
     def _has_kernels_for_gpu(self) -> bool:
-        """Return whether the Triton kernels handle the list, which can have complex or empty tensors."""
+        """Return whether the Triton kernels support the list. The list can have complex tensors and empty tensors."""
         return self._table is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
@@ -307,11 +309,11 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """One coefficient for each slice is not supported."""
+        """A coefficient for each slice of a tensor is not supported."""
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
-        """The first write increments the version counters that autograd checks."""
+        """Add a first write that increments the version counters, which autograd checks."""
         bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
         return [Write(bump, lambda: None), *map(Write, launches)]
 
@@ -350,7 +352,9 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare the writes of a change, and then of zeros if `keep` is false."""
+        """Prepare the writes of a change. If `keep` is false, also prepare writes that set the tensors to zero
+        afterwards.
+        """
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
         drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}
@@ -377,7 +381,9 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""The primitives for lists that operations on lists do not support. Triton's kernels might support them."""
+"""The primitives for lists of tensors that PyTorch's operations on lists do not support. The Triton kernels can support
+these lists.
+"""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

@@ -1,4 +1,4 @@
-"""Process groups of PyTorch: their ranks, the device of their collectives, and norms that stay on the device."""
+"""Process groups of PyTorch, with their ranks and the device of their collectives. Norms can stay on this device."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ class TorchGroup(ProcessGroup):
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
     ) -> ranks.Counted:
-        """If no kernel supports the tensors, this method waits for the device."""
+        """Return the table of the tensors. If the kernels do not support the tensors, measure the tensors here, which
+        waits for the device.
+        """
         from .gpu.ranks import Counted
         from .gpu.table import Table
 
@@ -114,10 +116,10 @@ def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
 
     - If `device_id` of `init_process_group` binds a GPU to the group, return this GPU.
     - Otherwise, if a tensor is on a device mesh of GPUs, return the current GPU.
-    - Otherwise, or with gloo, return the CPU, if the group's backend supports the CPU.
+    - In all other cases, and with gloo, return the CPU if the backend of the group supports the CPU.
 
-    The choice depends on the group and on meshes only. So all ranks choose the same type of device, even a rank without
-    gradients, or with parameters in CPU memory.
+    The choice depends only on the group and on meshes, so that all ranks choose the same type of device. A rank can
+    have no gradients, or parameters in CPU memory.
     """
     kinds = [device.type for device in group._device_types] if group is not None else []
     bound = getattr(group, "bound_device_id", None)

@@ -1,4 +1,6 @@
-"""Read the local tensors, placements and process groups of DTensors, and of plain tensors beside them."""
+"""Read the local tensors, placements and process groups of DTensors. A list of gradients can also have plain
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from .terms import Bucket
 
 
 def dtensor_types() -> tuple[Any, ...]:
-    """Return the types of DTensors, without importing PyTorch's module."""
+    """Return the types of DTensors. If `torch.distributed.tensor` is not imported, return () instead of importing
+    it.
+    """
     module = sys.modules.get("torch.distributed.tensor")
     return () if module is None else (module.DTensor,)
 
@@ -43,12 +47,14 @@ def full_tensor(value: Any) -> Any:
 
 
 def full_max(values: Any) -> Any:
-    """PyTorch's own maximum over shards can lose a NaN, and fails if a shard is empty."""
+    """Gather the shards before taking the maximum. PyTorch's maximum over shards can lose NaN, and fails if a shard is
+    empty.
+    """
     return full_tensor(values).max()
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return None without DTensors, flat parameters and declared ranks."""
+    """Return None if there are no DTensors and no flat parameters, and the caller declares no ranks."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -57,7 +63,9 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether any parameter is a flat parameter of FSDP1 over several ranks, which has no placements."""
+    """Return whether any parameter is a flat parameter of FSDP1 over several ranks. Flat parameters have no
+    placements.
+    """
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
@@ -78,7 +86,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """If only some ranks have a DTensor, PyTorch's norm would leave out the other ranks."""
+    """Raise ValueError if only some ranks have a DTensor, because PyTorch's norm would leave out all other ranks."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -92,7 +100,7 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 _COPIES: KeptByIdentity[dict[tuple[bool, ...], Ranks]] = KeptByIdentity()
-"""The ranks with copies of this rank's local tensor, for each mesh."""
+"""The ranks that have copies of the local tensor of this rank, for each mesh."""
 
 
 class TorchShards(DistributedGradients):
@@ -154,9 +162,8 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """The index of the first tensor with the same mesh and placements. The index of a plain tensor is None.
-
-        Placements take long to hash, and most tensors share their `placements` object with another tensor.
+        """For each tensor, the index of the first tensor with the same mesh and placements. The index of a plain tensor
+        is None. Hashing placements is slow, so `placements` objects that tensors share are compared by identity first.
         """
         indices: list[int | None] = []
         by_identity: dict[tuple[int, int], int] = {}
@@ -232,7 +239,7 @@ class TorchShards(DistributedGradients):
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients whose partial sums are all on ranks of the process group."""
+        """Return the indices of the `Partial` gradients whose partial sums are all on ranks of the process group."""
         waiting = {}
         for index in sorted(self._partial.intersection(indices)):
             gradient = self._gradients[index]
@@ -253,7 +260,9 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Each rank of the process group needs a partial sum of each gradient, with at most 32 bits."""
+        """Return the terms for a sum on the device. Return None if a rank of the process group lacks partial sums, or
+        if a gradient has elements of more than 32 bits.
+        """
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
         if (
@@ -324,9 +333,9 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """A rank cannot read the placements of a gradient that it lacks, so the result is False for lists of gradients.
-
-        The result is also False with plain tensors, which are compared over all ranks.
+        """Return whether placements alone determine the process group. The result is False for lists of gradients,
+        because a rank cannot read the placements of a gradient that the rank lacks. Plain tensors also make the result
+        False, because all ranks compare plain tensors.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -338,7 +347,7 @@ class TorchShards(DistributedGradients):
 
 
 def _local(gradient: Any) -> Tensor:
-    """Return the local tensor of a gradient, in the gradient's own memory. Call this function without recording
+    """Return the local tensor of a gradient, which shares memory with the gradient. The caller must not record
     derivatives.
     """
     return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
@@ -353,7 +362,9 @@ def _layout(tensor: Any) -> Hashable:
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index of a mesh. The index selects the ranks that differ from this rank only along these dimensions."""
+    """Return an index that selects ranks of a mesh. The selected ranks differ from this rank only along the dimensions
+    that `is_along` marks.
+    """
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 
 

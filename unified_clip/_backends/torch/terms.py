@@ -1,6 +1,5 @@
-"""Sum `Partial` gradients over ranks, by one all-reduce for all gradients on the same ranks.
-
-A term is the partial sum of one rank.
+"""Sum `Partial` gradients over ranks. All gradients on the same ranks share one all-reduce. A term is the partial sum
+of one rank.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from .mesh_groups import group_along, groups_of
 
 
 class Bucket(NamedTuple):
-    """Gradients whose terms are on the same ranks."""
+    """The `Partial` gradients whose terms are on the same ranks."""
 
     ranks: Ranks
     device: str
     sizes: tuple[int, ...]
-    """The number of ranks along each dimension of the mesh with a `Partial` placement."""
+    """The number of ranks along each mesh dimension that has a `Partial` placement."""
 
     members: dict[int, tuple[Leaf, Any]]
-    """(parameter, gradient) by the index of the gradient."""
+    """Maps the index of each gradient to (parameter, gradient)."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Ranks compare the number, shapes and dtypes of gradients before they add up terms."""
+        """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the gradients."""
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
@@ -43,7 +42,8 @@ class Bucket(NamedTuple):
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
         """All ranks of the bucket have to call this method.
 
-        Sums are float64 and rounded once, so they do not depend on the order of the gradients.
+        Return the sums by the index of the gradient. Sums are computed in float64 and rounded once, so the order of the
+        gradients does not matter.
         """
         buffer = self.flattened(values)
         _, first = next(iter(self.members.values()))
@@ -56,7 +56,7 @@ class Bucket(NamedTuple):
         return torch.cat([_as_real(values[index]).to(torch.float64).flatten() for index in self.members])
 
     def rounded(self, buffer: Tensor, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """`buffer` is the sum of `flattened` over the ranks."""
+        """Return the gradients from `buffer`, which is the sum of `flattened` over all ranks."""
         numbers = {index: _as_real(values[index]) for index in self.members}
         sums = buffer.split([number.numel() for number in numbers.values()])
         return {
@@ -70,7 +70,7 @@ def partial_dims(gradient: Any) -> list[int]:
 
 
 def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
-    """Ranks have their common buckets in the same order."""
+    """Return the buckets in an order that is the same on all ranks."""
     by_key: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)
@@ -89,7 +89,7 @@ def _layout(leaf: Leaf, gradient: Any) -> str:
 
 
 def _divisor(gradient: Any) -> int:
-    """Return the number of terms if the gradient is their mean, else 1."""
+    """Return the number of terms if the gradient is the mean of its terms, else 1."""
     mesh = gradient.device_mesh
     dims = partial_dims(gradient)
     return math.prod(mesh.size(dim) for dim in dims if gradient.placements[dim].reduce_op == "avg")

@@ -1,6 +1,7 @@
-"""Run bodies under `torch.compile`: trace a complete body, or break the graph and run the body eagerly.
+"""Run the bodies of public functions under `torch.compile`. PyTorch traces a complete body, or breaks the graph and
+runs the body eagerly.
 
-If the graph breaks, no part of the body is compiled, because code in a graph behaves differently.
+If the graph breaks, PyTorch compiles no part of the body, because code in a graph behaves differently.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from ..._core import entry, observer
 
 
 def break_graph(message: str) -> None:
-    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises this message."""
+    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises an error with
+    this message.
+    """
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=message)
 
@@ -25,14 +28,15 @@ def _report_graph() -> None:
 
 
 report_graph: Any = _report_graph
-"""`register` replaces this function by a function that runs during tracing, and is not in the graph."""
+"""The function `register` replaces `report_graph` by a function that runs during tracing and is not part of the graph.
+"""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Short forms of the bodies of public functions, for plain gradients. `backend.py` registers them.
+"""Short forms of the bodies of public functions, for plain gradients. `backend.py` adds the short forms to this dict.
 
-Before each run of a graph, PyTorch checks every value that it read while it traced the graph. A complete body reads
-several hundred values. For a few small tensors, these checks take longer than the clip. A short form returns (the
-result, the arguments). The result is None if the body has to run with these arguments.
+Before each run of a graph, PyTorch checks every value that the traced code has read. A complete body reads several
+hundred values. For a few small tensors, these checks take longer than the clip. A short form returns the tuple (result,
+arguments). If the result is None, the complete body must run with these arguments.
 """
 
 
@@ -59,7 +63,9 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def register() -> None:
-    """`_compilers` calls this function after the import of PyTorch's compiler."""
+    """Register the bodies with PyTorch's compiler. `_compilers` calls this function after the import of the
+    compiler.
+    """
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
     run = torch.compiler.disable(entry.run_eagerly, reason="unified_clip cannot be part of this graph")

@@ -1,4 +1,4 @@
-"""Triton kernels for norms, products and clamped values on a GPU. UNIFIED_CLIP_TRITON=1 enables them."""
+"""Triton kernels for norms, products and clamped values on a GPU. UNIFIED_CLIP_TRITON=1 enables these kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENABLED = _is_enabled()
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
     """Return the table of a gradient list, or None if the kernels do not support the list.
 
-    The kernels support dense tensors on GPUs, unless PyTorch traces or transforms.
+    The kernels support dense tensors on GPUs, but not while PyTorch traces or transforms the code.
     """
     if is_watched() or not _are_supported(tensors):
         return None
@@ -58,7 +58,9 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """For complex tensors, the kernels compute only the 2-norm, because they read both parts as separate numbers."""
+    """For complex tensors, the kernels can compute only the 2-norm. The kernels read real and imaginary parts as
+    separate numbers.
+    """
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
 
@@ -80,7 +82,7 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """This check is one expression with few calls, because it runs for every gradient of every step."""
+    """This check has few function calls, because it runs for every gradient of every step."""
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False
     device_type = tensors[0].device.type

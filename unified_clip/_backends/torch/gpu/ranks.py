@@ -1,4 +1,4 @@
-"""Norms over several ranks that stay on a GPU. No rank waits for its GPU, and CUDA graphs can capture the norms."""
+"""Compute norms over several ranks on GPUs. No rank waits for its GPU, and CUDA graphs can capture the computation."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 class Counted(NamedTuple):
     table: Table | None = None
-    """None if there are no gradients, or if the kernels do not support them."""
+    """None if there are no gradients, or if the kernels do not support the gradients."""
 
     total: Accumulator = Accumulator()
-    """The exact sum of powers of gradients without a table."""
+    """The exact sum of |g|**p over the gradients that are in no table."""
 
     largest: float = 0.0
-    """The largest magnitude of gradients without a table, if p is inf."""
+    """The largest magnitude of the gradients that are in no table. This field is only used if p is inf."""
 
 
 class Request(NamedTuple):
     numbers: Sequence[int]
-    """Integers that the ranks add up. The first WORDS integers are zeros, in place of the sum."""
+    """The integers that the ranks add up. The first WORDS integers are zeros, and are replaced by the words of the sum.
+    """
 
     own: Counted
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
-    """A function that sums `Partial` gradients over ranks. It returns all of these gradients, and the gradients that
-    this rank counts.
+    """A function that sums `Partial` gradients over ranks. The function returns all of the sums, and the sums that this
+    rank owns.
     """
 
     p: float
@@ -49,11 +50,12 @@ class Request(NamedTuple):
 def norm_over_ranks(
     request: Request, device: torch.device, all_reduce: Callable[[Tensor, str], None]
 ) -> tuple[Scalar, Tensor]:
-    """Return the norm over all ranks and the added words, on the device.
+    """Return the norm over all ranks, and the sums of all ranks' words. Both results are on the device.
 
-    The first all-reduce adds up words. Then `Partial` gradients are summed, and each rank adds the powers of the sums
-    to the words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and zeros
-    otherwise. If p is inf, the last all-reduce takes the maximum of magnitudes.
+    The first all-reduce adds up the words of all ranks. Then `Partial` gradients are summed, and each rank adds the
+    powers of these sums to the words. If the words do not determine the last bit of the norm, the last all-reduce adds
+    up exact sums. Otherwise, the last all-reduce adds up zeros. If p is inf, the last all-reduce takes the maximum of
+    the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -100,7 +102,7 @@ def norm_over_ranks(
 
 
 def _sums(counted: Counted, words: Tensor, request: Request) -> Tensor | None:
-    """Add the kernels' sums to the words. Return the sum of each chunk, or None if `counted` has no table."""
+    """Add the sums of all chunks to the words. Return the sum of each chunk, or None if `counted` has no table."""
     if counted.table is None:
         return None
     sums = counted.table.sums(ORDERS[request.p], request.is_wide, torch.float64)
@@ -116,7 +118,7 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
     """Return an exact sum of powers as windows of 24 bits.
 
-    The unit is u**p. For a float64 norm, u is 2**-1075, otherwise 2**-150.
+    The unit of the windows is u**p, where u is 2**-1075 for a float64 norm and 2**-150 for a float32 norm.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

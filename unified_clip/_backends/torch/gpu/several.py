@@ -1,4 +1,4 @@
-"""Gradient lists that need several tables: lists on several GPUs, and lists whose norms have different dtypes."""
+"""Gradient lists that need several tables. The gradients are on several GPUs, or their norms have different dtypes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """The tables of one gradient list, each with the indices of its tensors."""
+    """The tables of one gradient list. Each table comes with the indices of its tensors in the list."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables
@@ -44,7 +44,7 @@ class Tables:
 def table_of(
     tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None, *, per_tensor: bool
 ) -> Table | Tables | None:
-    """Return None if the kernels do not support the list."""
+    """Return the tables of a gradient list, or None if the kernels do not support the list."""
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):
         is_wide = PARTS.get(tensor.dtype, tensor.dtype) == torch.float64

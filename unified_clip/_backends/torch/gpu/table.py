@@ -1,8 +1,8 @@
-"""The table of a gradient list on a GPU, and the launches of kernels over the table.
+"""The table of a gradient list on a GPU. A table launches kernels over its gradients.
 
-A table has the addresses and lengths of tensors. It is made once for a list and kept, because the addresses of
-gradients mostly stay the same from step to step. Then a clip copies nothing to the GPU, and reads nothing from the GPU.
-Nothing overwrites a table: each call allocates memory for sums and norms.
+A table has the addresses and lengths of tensors. Each table is kept, because the addresses of gradients mostly stay the
+same from step to step. A clip with a kept table copies nothing to the GPU and reads nothing from the GPU. Tables are
+never overwritten: each call allocates new memory for sums and norms.
 """
 
 from __future__ import annotations
@@ -27,72 +27,77 @@ DTYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16
 }  # fmt: skip
 OF_CODES = {"d": torch.float64, "f": torch.float32, "B": torch.bfloat16, "e": torch.float16}
-"""The dtypes of the compiled kernels' codes."""
+"""Maps the dtype codes of the compiled kernels to dtypes."""
 
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-"""The dtype of real and imaginary parts, which the kernels read as separate numbers."""
+"""Maps each complex dtype to the dtype of its parts. The kernels read real and imaginary parts as separate numbers."""
 
 ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether Triton's interpreter runs the kernels on tensors in CPU memory, for tests."""
+"""Whether Triton's interpreter runs the kernels on tensors in CPU memory. Only tests use the interpreter."""
 
 CHUNK = 65536
 LANES = 2048
-"""A program reads this number of elements at a time, which hides the latency of the memory."""
+"""The number of elements that a program reads at a time. A large number hides the latency of the memory."""
 
 SUM_LANES = 256
-"""A program reads the sums of this many chunks at a time."""
+"""The number of chunks whose sums a program reads at a time."""
 
 ERROR = 2.0**-40
 """A bound on the relative error of a norm before it is rounded.
 
-Each element takes part in at most 2**13 additions: CHUNK / LANES, then LANES, then MAX_CHUNKS / SUM_LANES, then
-SUM_LANES. Each addition adds a relative error of at most 2**-53, because no number is negative.
+Each element takes part in at most 2**13 additions. This number is the sum of CHUNK / LANES, LANES, MAX_CHUNKS /
+SUM_LANES and SUM_LANES. Each addition adds a relative error of at most 2**-53, because no number is negative.
 """
 
 WIDE_ERROR = 2.0**-77
-"""The bound in place of ERROR if a sum is two float64 numbers.
+"""A bound on the relative error of a norm before it is rounded, if each sum is stored as two float64 numbers.
 
 The second number is the sum of at most 2**13 rounding errors of the first number. So the second number is at most
-2**-40 of the sum. The relative error of the second number is at most about 2**-40.
+2**-40 times the sum. The second number has a relative error of about 2**-40.
 """
 
 NARROW_ERROR = 2.0**-35
-"""The bound in place of ERROR if the sum of a chunk is two float32 numbers.
+"""A bound on the relative error of a norm before it is rounded, if the sum of each chunk is stored as two float32
+numbers.
 
-In a lane, the second number is the sum of CHUNK / LANES errors of at most 2**-24. Then each of LANES additions adds a
-relative error of at most 3 * 2**-48.
+The second number of a lane is the sum of CHUNK / LANES errors of at most 2**-24. The lanes are then added up: each of
+these additions adds a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
 EXACT_PROGRAMS = 264
-"""The maximum number of programs that run `add_exactly`. In most clips, no norm is in doubt, and these programs end at
-once.
+"""The maximum number of programs that run `add_exactly`. In most clips, these programs end at once, because no norm is
+in doubt.
 """
 
 OPTIONS = {"enable_fp_fusion": False}
-"""The compiler must not fuse a product with a sum, because the error bounds assume that both are rounded."""
+"""Options for the compiler, which must not fuse a product with a sum. The error bounds assume that products are rounded
+before they are added.
+"""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities of NVIDIA's GPUs that compute float64 at half the speed of float32. Most other GPUs compute
+"""The compute capabilities of NVIDIA GPUs that compute float64 at half the speed of float32. Most NVIDIA GPUs compute
 float64 at 1/64 of the speed of float32.
 """
 
 LEAST_MAJOR = 8
-"""The lowest major version of compute capabilities that Triton supports."""
+"""The lowest major version of a compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""Architectures of AMD's GPUs that compute float64 at half the speed of float32, or faster. On other AMD GPUs, the
-kernels add up float32 numbers.
+"""The architectures of AMD GPUs that compute float64 at least at half the speed of float32. The kernels add up float32
+numbers on AMD GPUs with another architecture.
 """
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
-"""The maximum number of kept tables, and of 8-byte numbers in all kept tables."""
+"""The maximum number of kept tables, and the maximum number of 8-byte numbers in all kept tables."""
 
 
 class Addresses(NamedTuple):
-    """For each tensor: the addresses of the gradient and of the result, the number of real numbers, and their dtype."""
+    """The addresses of gradients and of results. `lengths` counts real numbers, and `dtypes` has the dtypes of these
+    numbers.
+    """
 
     device: torch.device
     sources: tuple[int, ...]
@@ -102,10 +107,12 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks `first` to `end` - 1, which belong to all tensors of one dtype. One launch handles these chunks."""
+    """The chunks `first` to `end` - 1, which contain all tensors of one dtype. One launch of a kernel handles these
+    chunks.
+    """
 
     tensor: int
-    """The index of a tensor of this dtype."""
+    """The index of any tensor in these chunks."""
 
     dtype: torch.dtype
     first: int
@@ -132,12 +139,11 @@ class Table:
         self._groups = self._memory[3 * self._length + 2 * self.chunks :]
 
     def norms(self, p: float, *, per_tensor: bool) -> Scalar:
-        """Norms are rounded to float32 unless a tensor is float64."""
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """Return two numbers for each chunk. The total of the two numbers is the sum of |g|**p, or the largest
-        magnitude.
+        """Return two numbers for each chunk. If p is inf, the two numbers add up to the largest magnitude, otherwise to
+        the sum of |g|**p.
         """
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
@@ -148,7 +154,7 @@ class Table:
         return sums
 
     def add_exactly(self, states: Tensor, order: int, wide: bool, *, per_tensor: bool) -> None:
-        """Add |g|**p of all gradients whose norm is in doubt to the windows in `states`."""
+        """If a norm is in doubt, add |g|**p of its gradients to the windows in `states`."""
         with _on(self.device):
             for part in self._parts:
                 kernels.add_exactly[(min(EXACT_PROGRAMS, part.end - part.first),)](
@@ -157,12 +163,12 @@ class Table:
                 )  # fmt: skip
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """With `per_tensor`, `coef` has a number for each tensor."""
+        """If `per_tensor` is true, `coef` has a number for each tensor."""
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Tensors of the same dtype have the same bounds."""
+        """`bounds` has the same bounds for all tensors of the same dtype."""
         change = functools.partial(self._change, self._memory, per_tensor=False, clamps=True)
         return [functools.partial(change, part, list(map(_bits, bounds[part.tensor]))) for part in self._parts]
 
@@ -176,14 +182,15 @@ class Table:
 
 
 def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
-    """Return the norm over several tables on the first table's device, without waiting for a device."""
+    """Return the norm over several tables, on the device of the first table. This function does not wait for a
+    device.
+    """
     chunks = sum(table.chunks for table in tables)
     groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # one group: chunks from 0 to `chunks`
     return _rounded(tables, groups, p, per_tensor=False)
 
 
 def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: bool) -> Scalar:
-    """`kernels.round_sums` describes `groups`."""
     device, count, order = tables[0].device, len(groups) // 2, ORDERS[p]
     wide = any(table.is_wide for table in tables)
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -244,9 +251,8 @@ def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) ->
 
 
 def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
-    """`kernels.numbers.chunk_at` describes the first numbers of a table.
-
-    Then come the groups of chunks for `kernels.round_sums`: one group of all chunks, and one group per tensor.
+    """Return the numbers of a table: first the numbers that `chunk_at` reads, and then the groups of chunks for
+    `round_sums`.
     """
     in_order = counts[order]
     ends = in_order.cumsum(0)
@@ -260,23 +266,23 @@ def _numbers(addresses: Addresses, counts: Tensor, order: Tensor) -> Tensor:
 
 
 def _on_host(numbers: Sequence[int]) -> Tensor:
-    """Return integers as a tensor in host memory, even if the user has set another default device."""
+    """Return a tensor in host memory, even if PyTorch's default device is a GPU."""
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")
 
 
 _tables: OrderedDict[Hashable, Table] = OrderedDict()
 _captured: list[Tensor] = []
-"""The tables of CUDA graphs in host memory. Each replay of a graph copies its table to the GPU."""
+"""The tables of CUDA graphs, in host memory. Each replay of a CUDA graph copies its table to the GPU again."""
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton ignores the device of the arguments."""
+    """Set the current device, because Triton ignores the device of a kernel's arguments."""
     is_current = device.type != "cuda" or device.index == torch.cuda.current_device()
     return nullcontext() if is_current else torch.cuda.device(device)
 
 
 def _sent(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy integers to a device, without waiting for the copy."""
+    """Start to copy integers to a device. The function does not wait for the copy."""
     if device.type != "cuda":
         return numbers
     on_host = numbers.pin_memory()
@@ -286,7 +292,9 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return None if Triton does not support the device, there are too many chunks, or a tensor has no memory."""
+    """Return a table, or None if Triton does not support the device, there are too many chunks, or a tensor has no
+    memory.
+    """
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
     targets = sources if results is None else tuple([tensor.data_ptr() for tensor in results])
@@ -312,8 +320,8 @@ def table_of_list(device_list: Any) -> Table | None:
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
     """Return the kept table of a list, or make and keep a table.
 
-    Each CUDA stream has its own tables: only on the same stream, the copy to the GPU is sure to finish before later
-    launches. The table of a CUDA graph is not kept, because the graph might outlive any other table.
+    Each CUDA stream has its own tables, because only launches on the same stream wait for the copy of a table to the
+    GPU. The table of a CUDA graph is not kept here, because the graph could live longer than the kept tables.
     """
     if not _is_supported(device):
         return None

@@ -1,13 +1,13 @@
 """The Triton kernels for correctly rounded norms of order 1, 2 and inf, for products, and for clamped values.
 
-A program is one instance of a kernel. It reads a chunk: some elements of one tensor, at an address from a table. So the
-number of launches does not depend on the number of tensors, and sums do not depend on the number of programs. No
-program waits for another program: the next kernel reads the results of all programs.
+A program is one instance of a kernel. Each program reads one chunk, which is a range of elements of one tensor. A table
+has the addresses of all tensors, so one launch handles many tensors. The sums do not depend on the number of programs.
+Programs do not wait for each other: the next kernel reads the results of all programs.
 
-Sums are computed in float64. They are two float64 numbers if the norm is float64 (`wide`), and two float32 numbers on
-GPUs with slow float64. The relative error of a sum is bounded. A norm is in doubt if, within this bound, it could be
-rounded to different numbers. Then `add_exactly` and `decide` round the exact sum. The exact sum is an integer in parts
-of 24 bits, the windows.
+Sums are computed in float64. If the norm is float64 (`wide`), each sum is stored as two float64 numbers. On GPUs with
+slow float64, each sum is stored as two float32 numbers. A norm is in doubt if the error bound of its sum allows several
+rounded norms. In this case, `add_exactly` computes the exact sum, and `decide` rounds the norm. The exact sum is an
+integer that is stored in windows of 24 bits.
 """
 
 from .changes import change

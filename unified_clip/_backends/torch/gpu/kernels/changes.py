@@ -10,7 +10,9 @@ from .numbers import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round float32 to bfloat16, ties to even, by integer operations. Triton's interpreter would truncate."""
+    """Round float32 numbers to bfloat16 by integer operations, with ties to even. The conversion in Triton's
+    interpreter truncates instead.
+    """
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)
@@ -26,7 +28,9 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return products that are rounded once, or clamped values. Values within the bounds and NaN keep their bits."""
+    """Return products that are rounded once, or clamped values. If values are clamped, NaN and values within the bounds
+    keep their bits.
+    """
     wide = _converted(values, dtype)
     if clamps:
         numbers = tl.where(wide < low, low, tl.where(wide > high, high, wide))
@@ -62,9 +66,10 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """In place, chunks with the coefficient 1 are skipped.
+    """If the kernel works in place, it skips chunks whose coefficient is 1.
 
-    `low` and `high` are the bits of the float64 bounds. If the bounds were passed as numbers, -0 could lose its sign.
+    `low` and `high` are the bits of the float64 bounds, because a bound of -0 that is passed as a number can lose its
+    sign.
     """
     low = _converted(low.to(tl.int64).to(tl.float64, bitcast=True), dtype)
     high = _converted(high.to(tl.int64).to(tl.float64, bitcast=True), dtype)

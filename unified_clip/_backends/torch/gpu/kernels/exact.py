@@ -1,7 +1,8 @@
-"""The kernels of exact sums. A sum is an integer in windows of 24 bits, by which a norm is rounded.
+"""The kernels that compute exact sums and round norms by these sums. A sum is an integer in windows of 24 bits.
 
-A number is an integer, its significand, times a power of two. Exponents are counted from half of the smallest number of
-the norm's dtype. So the windows have every bit of each |g|**p, and of the midpoint between any two neighbouring norms.
+A floating-point number is an integer significand times a power of two. The unit of the exponents is half of the
+smallest positive number of the norm's dtype. So the windows can represent every |g|**p, and every midpoint between two
+neighbouring norms.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ STATE: Any = tl.constexpr(180)
 
 - whether the norm is in doubt
 - the bits of the largest magnitude
-- LAST minus the exponent of the smallest magnitude
-- 177 windows, which reach beyond the sum of 2**36 squares of the largest float64 number
+- LAST minus the exponent of the smallest magnitude that is not 0
+- 177 windows, which are enough for the sum of 2**36 squares of the largest float64 number
 """
 
 LAST: Any = tl.constexpr(4096)
@@ -29,7 +30,7 @@ NAN_BITS: Any = tl.constexpr(0x7FF8000000000000)
 
 @triton.jit
 def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the significands and exponents of magnitudes with these bits. The smallest exponent is 1."""
+    """Return the significands and exponents of magnitudes, given as bits. The smallest exponent is 1."""
     fraction_bits: tl.constexpr = 52 if wide else 23
     bits = bits.to(tl.int64)
     exponents = bits >> fraction_bits
@@ -42,15 +43,16 @@ def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
     """Return the index after the last window in which |number|**p can have bits.
 
-    `exponent`: the exponent of the number. `more_bits`: the number of bits by which a sum can be longer than
-    |number|**p.
+    exponent: The exponent of the number. more_bits: The number of bits by which a sum can be longer than |number|**p.
     """
     return (order * (exponent + (53 if wide else 24)) + more_bits + 23) // 24
 
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Shift integers of at most 56 bits to the left by `places`, and return their 24 bits in a window."""
+    """Shift integers of at most 56 bits to the left by `places`. Return the 24 bits of each integer that are in a
+    window.
+    """
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -61,8 +63,7 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
     """Return the contribution of |number|**p to a window.
 
-    The result can have more than 24 bits, because a square is the sum of three products, and carries are not
-    propagated.
+    The result can have more than 24 bits, because carries are not propagated. A square is the sum of three products.
     """
     if order == 1:
         return _bits_in(window, significands, exponents)
@@ -78,7 +79,9 @@ def add_exactly(
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add |g|**p to the windows of norms in doubt, as integers. So the order of additions does not matter."""
+    """If a norm is in doubt, add |g|**p of its gradients to the windows. The windows are integers, so the order of the
+    additions does not matter.
+    """
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:
@@ -95,9 +98,8 @@ def _add_chunk(
     start: tl.tensor, length: tl.tensor, state: tl.tensor,
     order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add a chunk to the windows in which it has bits.
-
-    The kernel reads the chunk once to find these windows, and once for each window.
+    """Add the powers of a chunk to the windows. The first pass over the chunk finds the windows that get bits. Then
+    each of these windows takes one more pass.
     """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
@@ -124,9 +126,8 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return 1 if the exact norm is above the midpoint between the number with these bits and the next number, else 0.
-
-    At the midpoint, return 1 if the bits are odd.
+    """Return 1 if the exact norm is nearer to the next number than to the number with these bits, else 0. If the exact
+    norm is the midpoint of both numbers, return 1 if the bits are odd.
     """
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
@@ -146,10 +147,10 @@ def _rounds_up(
 def decide(
     states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
 ) -> None:
-    """Round each norm in doubt correctly, by the exact sum in its windows.
+    """If a norm is in doubt, round the norm correctly by the exact sum in its windows.
 
-    over_ranks: Whether the windows have the sum over all ranks. In this case, the third number of a wide state is the
-    sum of the numbers that `flag` stored.
+    over_ranks: Whether the windows have the sum over all ranks. If so, and if the norm is float64, the third number of
+    the state is the sum of the numbers that `flag` stored.
     """
     group = tl.program_id(0)
     state = states + group * STATE
@@ -174,8 +175,8 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Set the third number of a wide state: to 2**32 if this rank has NaN, to 1 if it has inf but no NaN, otherwise to
-    0.
+    """Set the third number of the state of a float64 norm. The number is 2**32 if this rank has NaN, 1 if this rank has
+    inf but no NaN, and 0 otherwise.
     """
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
@@ -194,7 +195,7 @@ def _rounded_bits(
 ) -> tl.tensor:
     """Return the bits of the correctly rounded norm of finite gradients.
 
-    `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest magnitude.
+    largest: The bits of the largest magnitude. lowest: The exponent of the smallest magnitude.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
@@ -218,7 +219,7 @@ def _rounded_bits(
 def _root(leading: tl.tensor, top: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
     """Return an approximate norm.
 
-    `leading`: the sum, in units of the topmost window that is not 0. `top`: the index of this window.
+    top: The index of the highest window that is not 0. leading: The sum, in units of this window.
     """
     root = tl.sqrt(leading) if order == 2 else leading
     exponent = 24 * top // order - (1075 if wide else 150)

@@ -1,4 +1,4 @@
-"""Shared parts of the kernels: chunks of tensors, sums with their errors, and the bits of numbers."""
+"""Functions that several kernels share, for chunks of tensors, sums with their errors, and the bits of numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ INF: Any = tl.constexpr(0)
 """The value of `order` for p = inf. The norm is the largest magnitude."""
 
 RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
-"""The arguments that differ between calls. Triton does not compile a kernel again if their values change."""
+"""The names of arguments whose values change from call to call. Triton does not compile a kernel again for new values
+of these arguments.
+"""
 
 HIGH_BITS: Any = tl.constexpr(-(2**27))
 NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
@@ -22,11 +24,12 @@ NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
 def chunk_at(
     table: tl.tensor, tensors: tl.tensor, chunk: tl.tensor, chunk_size: tl.constexpr, dtype: tl.constexpr
 ) -> tl.tensor:
-    """Return (index of the chunk's tensor, address of its first element, address of its first result, its length).
+    """Return (index of the chunk's tensor, address of the first element, address of the first result, length of the
+    chunk).
 
-    `table`: the addresses of all tensors, the addresses of all results, and all lengths. Then, for each chunk, the
-    index of its tensor and its number within the tensor. `tensors`: the number of tensors. `chunk`: the index of the
-    chunk.
+    The table starts with the addresses of all tensors, the addresses of all results, and the lengths of all tensors.
+    Then each chunk has two numbers: the index of its tensor, and the position of the chunk in the tensor. `tensors` is
+    the number of tensors.
     """
     rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
@@ -37,23 +40,25 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return the number of elements that can be accessed in vectors of 16 bytes.
+    """Return the number of elements that the kernel can read and write in vectors of 16 bytes.
 
-    The number is a multiple of `width`, or 0 if an address is not a multiple of 16. `addresses`: the addresses,
-    combined by |.
+    The number is a multiple of `width`. If an address is not a multiple of 16, the number is 0. `addresses` is the
+    bitwise OR of all addresses.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 
 
 @triton.jit
 def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Return a pointer in a form from which Triton infers that the address is a multiple of 16."""
+    """Return a pointer that Triton recognises as a multiple of 16."""
     return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
 
 
 @triton.jit
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the bits of magnitudes as integers, of float64 if `wide`, else of float32. NaN has the largest bits."""
+    """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32. NaN has the
+    largest bits.
+    """
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:
@@ -72,8 +77,8 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 def squared(numbers: tl.tensor) -> tl.tensor:
     """Return the squares and their rounding errors.
 
-    The errors of float64 squares are off by at most 2**-104 of the square. The errors of float32 squares are off by at
-    most 2**-148.
+    For float64, each returned error is off by at most 2**-104 times the square. For float32, each returned error is off
+    by at most 2**-148.
     """
     square = numbers * numbers
     if numbers.dtype == tl.float64:
@@ -95,7 +100,7 @@ def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low:
 
 @triton.jit
 def add_rounded_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add like `add_pairs`, and round the result so that `high` is the nearest number to the sum."""
+    """Add two sums as `add_pairs` does. Then round, so that `high` is the floating-point number nearest to the sum."""
     high, low = add_pairs(high, low, other_high, other_low)
     total = high + low
     return total, low - (total - high)

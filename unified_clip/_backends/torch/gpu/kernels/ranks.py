@@ -1,9 +1,9 @@
-"""The kernels of norms over several ranks. Ranks add up integers, which give the norm.
+"""The kernels that compute norms over several ranks. Ranks add up integers, and compute the norm from the integers.
 
-The integers are the words of `Accumulator.to_words`, followed by the words that `consensus` compares. If gradients have
-32 bits or fewer, the sum of their powers has bits only in the words FIRST_LIMB to END_LIMB - 1. For a float64 norm
-(`wide`), the words FIRST_WIDE_LIMB to END_WIDE_LIMB - 1 suffice, because a norm is in doubt if its sum is not between
-LEAST_SUM and LARGEST.
+First come the words of `Accumulator.to_words`, and then the words that `consensus` compares. For a float32 norm, the
+sum of all powers has bits only in the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), the kernels read
+only the words FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm is
+in doubt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""This constant plus the exponent field of a float64 is the index of the float64's last bit among the words' bits."""
+"""Add this constant to the exponent field of a float64 number to get the position of the number's last bit in the
+words.
+"""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -31,7 +33,9 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""If a rank's sum is NaN or above LARGEST, the rank adds this number to one limb. This adds 2**1010 to the words."""
+"""If the sum of a rank is NaN or above LARGEST, the rank adds this number to the word UNBOUNDED_LIMB. The sum in the
+words then grows by 2**1010.
+"""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))
@@ -45,7 +49,7 @@ assert END_WIDE_LIMB.value < LIMBS
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sums of all chunks to the words of this rank.
 
-    A total that is NaN, infinite or too large for the words is counted in other words instead.
+    If the total is NaN, infinite or too large, separate words count the total instead.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """
@@ -75,7 +79,7 @@ def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.co
 
 @triton.jit
 def _add_to(words: tl.tensor, number: tl.tensor) -> None:
-    """Add a finite float64 number to the words. A negative number makes some words negative."""
+    """Add a finite float64 number to the words. If the number is negative, some words can become negative."""
     bits = number.to(tl.int64, bitcast=True)
     sign = 1 + 2 * (bits >> 63)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
@@ -94,7 +98,9 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Raise the third number of a state to the largest magnitude of all chunks, as the bits of a float64."""
+    """Store the largest magnitude of all chunks as the third number of a state, in the bits of a float64 number. If the
+    third number is already larger, keep it.
+    """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     for at in range(0, chunks, width):
@@ -115,9 +121,10 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm from the added words of all ranks, and the state of the norm for `add_exactly`.
+    """Store the norm, computed from the sums of all ranks' words. Also store the state of the norm for `add_exactly`.
 
-    The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
+    If the ranks made different calls, the norm is NaN. Otherwise, if p is inf, the norm is 0 here, and `round_largest`
+    sets the norm later.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0
@@ -145,7 +152,7 @@ def round_words(
 
 @triton.jit
 def _pair(words: tl.tensor) -> tl.tensor:
-    """Return the sum in the words as two float64 numbers, with a relative error of at most 2**-90."""
+    """Return the sum that the words represent, as two float64 numbers. The relative error is at most 2**-90."""
     zero = tl.zeros([], tl.float64)
     high, low = zero, zero
     for limb in range(FIRST_WIDE_LIMB, END_WIDE_LIMB):
@@ -158,7 +165,9 @@ def _pair(words: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _norm(words: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the root of the sum in the words as float64, with a relative error of at most 2**-50."""
+    """Return the root of the sum that the words represent, as a float64 number. The relative error is at most
+    2**-50.
+    """
     carry, top = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     for limb in range(FIRST_LIMB, END_LIMB):
@@ -178,10 +187,10 @@ def _is_agreed(
     words: tl.tensor, ranks: tl.tensor,
     flags: tl.constexpr, tags: tl.constexpr, tag: tl.constexpr, pieces: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return whether all ranks send the tag and equal digests, and no rank rejects the call.
+    """Return whether all ranks sent the tag and equal digests, and whether all ranks accept the call.
 
-    Numbers are equal if and only if count * (sum of squares) == (sum)**2. Products can lose their upper bits. So on
-    more than 2**16 ranks, unequal numbers could seem equal, with a probability of 2**-64.
+    Numbers are equal if and only if count * (sum of squares) == (sum)**2. On more than 2**16 ranks, these products can
+    lose their upper bits. Different numbers then seem equal with a probability of 2**-64.
     """
     is_agreed = (tl.load(words + tags) == tag * ranks) & (tl.load(words + tags + 1) == 0)
     is_agreed &= (tl.load(words + flags) == ranks) & (tl.load(words + flags + 1) == ranks)

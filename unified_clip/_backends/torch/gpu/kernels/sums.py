@@ -1,4 +1,4 @@
-"""The kernels of sums: one sum for each chunk, and norms from these sums with a bound on their error."""
+"""The kernels that compute one sum for each chunk, and norms from these sums. The error of each sum is bounded."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from .numbers import (
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
 LARGEST: Any = tl.constexpr(2.0**1000)
-"""The error bound holds for sums of float64 squares between LEAST and LARGEST. These sums have neither overflowed nor
-lost bits to subnormal numbers.
+"""The error bound holds for sums of float64 squares between LEAST and LARGEST. In this range, no sum overflows, and no
+square loses bits as a subnormal number.
 """
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
-"""These bounds are like LEAST and LARGEST, but for float32 squares. Each of at most 2**36 squares loses at most
-2**-148.
+"""The error bound holds for sums of float32 squares between NARROW_LEAST and NARROW_LARGEST. There are at most 2**36
+squares, and each square loses at most 2**-148.
 """
 
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
-    """Return sums and their errors, all 0. For INF, a sum is an integer: the bits of the largest magnitude.
-
-    `number`: the dtype of sums.
+    """Return sums of 0 and errors of 0. If `order` is INF, a sum is the bits of the largest magnitude as an integer.
+    `number` is the dtype of the sums.
     """
     low = tl.zeros([width], number)
     if order == INF:
@@ -51,7 +50,9 @@ def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number:
 
 @triton.jit
 def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return (high, low) after the addition of |values|**p. For INF, `high` has the bits of the largest magnitude."""
+    """Add |values|**p to the sum (high, low). If `order` is INF, `high` has the bits of the largest magnitude
+    instead.
+    """
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
     elif wide or high.dtype == tl.float32:
@@ -88,10 +89,8 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store two numbers for each chunk. The total of the two numbers is the sum of |g|**p, or for INF the largest
-    magnitude.
-
-    If `sums` is float32, no float64 is used.
+    """Store two numbers for each chunk, which add up to the sum of |g|**p. If `order` is INF, the two numbers add up to
+    the largest magnitude. If `sums` is float32, the kernel does not use float64.
     """
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
@@ -121,9 +120,8 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks. Unless p is inf, also store whether the norm is in doubt.
-
-    `groups`: for each group, the first chunk and the chunk after the last chunk.
+    """Store the norm of each group of chunks. If p is not inf, also store whether the norm is in doubt. `groups` has
+    two numbers for each group: the index of the first chunk, and the index after the last chunk.
     """
     group = tl.program_id(0)
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
@@ -168,7 +166,7 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
     """Return the norm rounded to float64, and whether the norm is in doubt.
 
-    The norm is also in doubt if the error bound does not hold.
+    If the error bound does not hold for the sum, the norm is also in doubt.
     """
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
