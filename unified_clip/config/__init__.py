@@ -1,1 +1,1 @@
-"""The clip configuration for every framework and trainer, `unified_clip.ClipConfig`."""
+"""The package of `unified_clip.ClipConfig`, the clip configuration for every framework and trainer."""

@@ -1,4 +1,4 @@
-"""The table `adaptive` of a configuration, which chooses an adaptive rule and its settings."""
+"""The table `adaptive` of a configuration, which has an adaptive rule and the settings of the rule."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Whether the rule has a threshold per tensor or per unit of a tensor, instead of one threshold for the total
-        norm.
+        """Whether the rule has a threshold for each tensor, or for each unit of a tensor. All other rules have one
+        threshold for the total norm.
         """
         return self.rule in PER_TENSOR
 
@@ -45,7 +45,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """This table in a normal form, to compare tables by their effect."""
+        """Return the table in a normal form. Two tables with the same effect have the same normal form."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -58,7 +58,9 @@ class AdaptiveTable(ConfigModel):
 
 
 def _table(name: str) -> type[AdaptiveTable]:
-    """Return a pydantic model of the table for one rule, such as zclip. Its keys are the fields of the rule's class."""
+    """Return a pydantic model of the table for one rule, such as zclip. The model has the fields of the class of the
+    rule.
+    """
     rule = RULES[name]
     hints = get_type_hints(rule)
     types: dict[Any, Any] = {float: Finite}
@@ -74,9 +76,8 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `Clipper._clip` with a lock, so that no other thread replaces the adaptive states during a clip.
-
-    With gradients on several ranks, there is no lock, because the ranks can be threads that wait for each other.
+    """Decorate `Clipper._clip` with a lock, so that no other thread replaces the adaptive states during a clip. If
+    gradients are on several ranks, the lock is not used, because the ranks can be threads that wait for each other.
     """
 
     @wraps(clip)
@@ -93,11 +94,11 @@ def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
 
 
 States = dict[str, state.State]
-"""The state of each adaptive rule, by the name of its group. The name is '' for parameters in no group."""
+"""Maps the name of each group to the state of its adaptive rule. The name '' is for parameters in no group."""
 
 
 class AdaptiveStates:
-    """The states of a configuration's adaptive rules, by group. The rule agc has no state."""
+    """The states of the adaptive rules of a configuration. The rule agc has no state."""
 
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables
@@ -105,16 +106,17 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether a state has a number for each entry of a clip call, even for entries without a gradient."""
+        """Whether any state has a number for each entry of a clip call. Entries without a gradient also have a
+        number.
+        """
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Set `gradients.places`, the index of each gradient in the call, if the rule adagc needs the indices.
+        """If the rule adagc needs the index of each gradient in the call, set `gradients.places` to the indices. If the
+        indices are unknown, return False. The caller then collects the gradients one by one.
 
-        Return False if the indices are unknown. The caller then collects the gradients one by one.
-
-        entries: The entries of the call. They are parameters if `on_parameters` is set, otherwise gradients.
+        entries: The entries of the call. If `on_parameters` is set, the entries are parameters, otherwise gradients.
         """
         if not self.need_places:
             return True
@@ -133,12 +135,11 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of a group for the next clip.
-
-        For the rule adagc, this is a threshold per gradient. For agc, it is a threshold per unit of a gradient.
+        """Return the threshold of a group for the next clip. The rule adagc has a threshold for each gradient. The rule
+        agc has a threshold for each unit of a gradient.
 
         limit: The largest threshold.
-        count: The number of gradients in the call, including None.
+        count: The number of gradients in the call. Gradients that are None are included.
         """
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
@@ -148,9 +149,9 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states, in which a state of adagc has an entry for each gradient of a call.
+        """Return the current states. The returned state of a rule adagc has an entry for each gradient of a call.
 
-        counts: For each state, the number of gradients in the call, including None.
+        counts: The number of gradients in the call for each state. Gradients that are None are included.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
@@ -158,8 +159,8 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return the states by group name, from one packed tensor per state. Tensors in a graph or on a device stay
-        packed.
+        """Return the states by group name. Each state comes from one packed tensor. Tensors in a graph or on a device
+        stay packed.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
@@ -192,9 +193,8 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by data from `save`.
-
-        Raise ValueError, and change nothing, if the data is from a configuration with other groups, rules or settings.
+        """Replace the current states by data from `save`. If the data belongs to a configuration with different groups,
+        rules or settings, raise ValueError and keep the current states.
         """
         if not isinstance(data, dict):
             raise ValueError(

@@ -12,7 +12,7 @@ GLOB = "a path relative to this file's directory; * matches within a directory, 
 
 
 class Ignore(ConfigModel):
-    """An entry of `check.ignore`: findings to ignore, with the reason."""
+    """An entry of `check.ignore`, which has findings to ignore and the reason."""
 
     path: Name = Field(description=f"the files: {GLOB}")
     clip: Name | None = Field(
@@ -34,11 +34,11 @@ class Ignore(ConfigModel):
 
 
 class CheckRules(ConfigModel):
-    """Settings of `unified-clip config check`. They do not change what the configuration clips."""
+    """Settings of `unified-clip config check`. These settings do not change how gradients are clipped."""
 
     require: list[Name] = Field(
         default=[],
-        description=f'files of which at least one must have a clip, such as ["nlp/**", "vision/**"]: {GLOB}',
+        description=f'files, such as ["nlp/**", "vision/**"], in which at least one clip must exist: {GLOB}',
     )
     each: list[Name] = Field(
         default=[],
@@ -60,8 +60,8 @@ class CheckRules(ConfigModel):
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description="files whose clips may do anything if the norm is not finite: the check ignores the key nonfinite: "
-        f"{GLOB}",
+        description="files for which the check ignores the key nonfinite, whatever the clips do with norms that are "
+        f"not finite: {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add the commands, and return the subparsers of `config`, so that the caller can add more commands."""
+    """Add the commands `import` and `export`. Return the subparsers of `config`, to which the caller can add more
+    commands.
+    """
     config = commands.add_parser(
         "config",
         help="import, export or check clip settings of trainers",

@@ -25,30 +25,29 @@ from .validation import settings_data
 
 
 class ClipConfig(OutcomeProperties, Settings):
-    """A clip configuration, from a file or from arguments, for every framework.
+    """A clip configuration for every framework. Create the configuration from arguments, or load it from a file.
 
     Args:
-        rule: "none" (only measure), "value" (clip each element), "norm" (per tensor) or "global_norm" (by the total
-            norm).
-        threshold: The largest norm, or, for "value", the largest magnitude. A number of 0 or more, or a table with a
-            schedule. inf clips nothing.
+        rule: "none" only measures, "value" clips each element, "norm" clips each tensor by its own norm, and
+            "global_norm" clips all tensors by the total norm.
+        threshold: The largest norm. For the rule "value", the largest magnitude of an element. Pass a number of 0 or
+            more, or a table with a schedule. A threshold of inf clips nothing.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
-            {"rule": "agc"} for "norm". The key `threshold` is then optional, and is the largest threshold.
-            docs/adaptive.md has the rules.
-        min, max: Bounds for "value", instead of a threshold.
+            {"rule": "agc"} for "norm". If you pass `adaptive`, `threshold` is optional and limits the computed
+            threshold. docs/adaptive.md describes the rules.
+        min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
-        family: The framework whose rule applies: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm
-            that is not finite makes all gradients NaN) or "paddle". Keep the default if anyone exports the
-            configuration to a PyTorch trainer.
-        eps: The number that is added to the norm. Default: the eps of the family.
-        nonfinite: The action when the total norm is NaN or infinite: "family" (the family's rule), "raise", "skip"
-            (remove the gradients, so that the optimizer makes no step) or "zero".
-        include, exclude: Patterns of parameter names ("*.bias"). Parameters that are excluded, or not included, are not
-            clipped and are not part of the norm.
-        groups: A table for each group of parameters: its name, its patterns, and the keys with a different value.
+        family: The framework whose rule applies. The default "pytorch" adds an eps of 1e-6 to the norm. "tensorflow"
+            sets all gradients to NaN if the global norm is not finite. The third family is "paddle".
+        eps: The number that is added to the norm. The default is the eps of the family.
+        nonfinite: The action when the total norm is not finite: "family" (apply the rule of the family), "raise",
+            "skip" (make no step) or "zero" (set gradients to 0).
+        include, exclude: Patterns of parameter names, such as "*.bias". If a parameter is excluded or not included, its
+            gradient is not clipped and is not part of the norm.
+        groups: A table for each group of parameters, with a name, patterns, and the keys that differ.
 
     Raises:
-        ConfigError: A key or value is wrong. The message has the place and the remedy.
+        ConfigError: A key or value is wrong. The message names the key, and describes the remedy.
 
     Source: unified_clip; docs/config.md describes every key.
 
@@ -91,11 +90,11 @@ class ClipConfig(OutcomeProperties, Settings):
     __copy__ = __deepcopy__
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a validated copy with these changes.
+        """Return a copy with changed values. The copy is validated.
 
         Args:
-            update: The new values by key.
-            deep: Has no effect, because a copy shares nothing with the original.
+            update: The new values, by key.
+            deep: This argument has no effect, because a copy shares nothing with the original.
 
         Raises:
             ConfigError: A key or a value is wrong.
@@ -110,8 +109,8 @@ class ClipConfig(OutcomeProperties, Settings):
             path: The file.
 
         Raises:
-            ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. For
-                a trainer's file, the message has the command that imports the file.
+            ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. If
+                the file belongs to a trainer, the message has the command that imports the file.
         """
         return cls(**convert.read_own(path))
 
@@ -124,7 +123,7 @@ class ClipConfig(OutcomeProperties, Settings):
             kind: "toml", "yaml" or "json".
 
         Raises:
-            ConfigError: The kind is unknown, the text is not of this kind, or a key is wrong. The message has the line.
+            ConfigError: The kind is unknown, the text is invalid, or a key is wrong. The message has the line.
 
         Example:
             >>> from unified_clip import ClipConfig
@@ -135,17 +134,17 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:
-        """Import an optimizer's clipping: Keras' `clipnorm`, `global_clipnorm` or `clipvalue`, or Paddle's `grad_clip`.
+        """Import the clip settings of an optimizer of Keras (such as `clipnorm`) or Paddle (`grad_clip`).
 
         Args:
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
         Raises:
-            TypeError: The optimizer is not of Keras or Paddle. PyTorch and optax expose no clip settings.
-            ConfigError: The optimizer's clipping is not supported. Examples are a custom clip class, and different
-                clips for groups of parameters.
+            TypeError: The optimizer is not from Keras or Paddle. PyTorch and optax expose no clip settings.
+            ConfigError: The clip settings of the optimizer are not supported. Examples are a custom clip class, and
+                different clips for groups of parameters.
 
-        Source: unified_clip; docs/formats.md has an example. `provenance.notes` of the result has notes for the user.
+        Source: unified_clip; docs/formats.md has an example. The result has notes for you in `provenance.notes`.
         """
         return cls(**from_optimizer.data(optimizer))
 
@@ -156,7 +155,7 @@ class ClipConfig(OutcomeProperties, Settings):
             kind: "toml", "yaml" or "json".
 
         Raises:
-            ConfigError: There is no such kind.
+            ConfigError: The kind is unknown.
 
         Example:
             >>> from unified_clip import ClipConfig
@@ -171,7 +170,7 @@ class ClipConfig(OutcomeProperties, Settings):
         """Write the configuration to a file.
 
         Args:
-            path: The file. Its suffix, such as .toml, .yaml or .json, sets the format.
+            path: The file. The suffix of the file, such as .toml, .yaml or .json, sets the format.
 
         Raises:
             ConfigError: The suffix is unknown.
@@ -191,29 +190,30 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:
-        """Import a trainer's configuration. `provenance.notes` of the result has notes for the user.
+        """Import a trainer's configuration. The result has notes for you in `provenance.notes`.
 
         Args:
-            path: The file, such as DeepSpeed's JSON.
-            from_: "name" or "name@version" of the format. None: infer it from the file.
+            path: The file of the trainer, such as the JSON file of DeepSpeed.
+            from_: "name" or "name@version" of the format. If None, the format is inferred from the file.
 
         Raises:
-            ConfigError: The file cannot be read, or its format or one of its settings is not supported.
+            ConfigError: The file cannot be read, the format is not supported, or a setting is not supported.
         """
         return cls(**convert.read(path, from_))
 
     def export_to(self, name: str, version: str | None = None, *, nearest: bool = False) -> str:
-        """Return this configuration as text in a trainer's format, for the trainer's configuration.
+        """Return this configuration as text in the format of a trainer.
 
         Args:
             name: "name" or "name@version" of the format.
-            version: The version of the trainer. Default: the version in `name`, or else the newest supported version.
-            nearest: If the format does not support `family` or `eps`, export the rule with the family and eps that the
-                format supports. A ClipWarning states how much the coefficients differ.
+            version: The version of the trainer. Default: the version in `name`, or the newest supported version.
+            nearest: If the format does not support the family or the eps, export the rule with the family and the eps
+                of the format. A ClipWarning then has the difference of the coefficients.
 
         Raises:
-            NotRepresentableError: The format does not support a setting. The message has the setting and the remedy.
-            ConfigError: There is no such format, or the version is invalid.
+            NotRepresentableError: The format does not support a setting. The message names the setting, and describes
+                the remedy.
+            ConfigError: The format is unknown, or the version is invalid.
 
         Example:
             >>> from unified_clip import ClipConfig
@@ -237,16 +237,16 @@ class ClipConfig(OutcomeProperties, Settings):
         check_numel: bool | int | None = None,
         check_replicas: bool = False,
     ) -> Clipper:
-        """Return a clipper for one model, with its own step counter and parameter names.
+        """Return a clipper for one model. The clipper has its own step counter and parameter names.
 
         Args:
-            names: A model, its `named_parameters()`, a dict of name to parameter, or a list of names by position.
-            details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
-            process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of
-                the shards (see docs/distributed.md). All ranks that share the gradients have to clip.
+            names: A model, its `named_parameters()`, a dict from names to parameters, or an ordered list of names.
+            details: Also measure the norm of each gradient, for `last.parameters`. Gradients are then read twice.
+            process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of the
+                shards (see docs/distributed.md). All of these ranks must clip.
 
         Raises:
-            TypeError: `names` has another type. Or, in a clip, patterns need names, and a gradient has no name.
+            TypeError: `names` has an unsupported type. In a clip, a gradient has no name, although patterns need names.
 
         Example:
             >>> import numpy as np
@@ -261,64 +261,64 @@ class ClipConfig(OutcomeProperties, Settings):
         )
 
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
-        """Clip gradients in any container of tensors and None. Return the same kind of container.
+        """Clip gradients in any container of tensors and None. The result is a container of the same kind.
 
         Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
-        ranks share the gradients, each of these ranks has to make this call.
+        several ranks share the gradients, all of them must clip.
 
         Args:
-            grads: Gradients of any framework.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
-            parameters: The parameters, in a container like the gradients. Only the adaptive rule agc needs it.
+            grads: The gradients. All frameworks are supported.
+            step: The step, as a whole number or a tensor with one element. By default, calls are counted.
+            parameters: The parameters, in a container like `grads`. Only the adaptive rule agc needs this argument.
 
         Raises:
-            TypeError: An entry is not a gradient. Or the configuration selects parameters by name, and an entry has no
-                name. Or the adaptive rule agc gets no `parameters`.
-            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
-                rule adagc gets a different number of gradients than before.
+            TypeError: An entry is not a gradient. The configuration selects parameters by name, and an entry has no
+                name. The adaptive rule agc gets no `parameters`.
+            ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
+                more or fewer gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip gradients in place, or remove them if `nonfinite` skips the step. Return the total norm before clipping.
+        """Clip gradients in place, and return the total norm before the clip.
 
-        If ranks share the gradients, each of these ranks has to make this call.
+        If several ranks share the gradients, all of them must clip. If `nonfinite` skips a step, gradients are removed.
 
         Args:
-            parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
+            parameters: On PyTorch and Paddle, pass the parameters. On every other framework, pass the gradients.
+            step: The step, as a whole number or a tensor with one element. By default, calls are counted.
 
         Raises:
-            TypeError: An entry is neither None nor a floating-point tensor. Or the configuration selects parameters by
-                name, and a parameter has no name. Or the adaptive rule agc gets no parameters.
-            ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
-                Or ranks make different calls, or the rule adagc gets a different number of gradients than before.
+            TypeError: An entry is neither None nor a floating-point tensor. The configuration selects parameters by
+                name, and a parameter has no name. The adaptive rule agc gets gradients without parameters.
+            ValueError: The step is below 0 or has several elements. Gradients overlap or cannot be written. Ranks make
+                different calls. The rule adagc gets more or fewer gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list.
+        """Clip (parameter, gradient) tuples. The result is a list of (parameter, clipped gradient) tuples.
 
-        If ranks share the gradients, each of these ranks has to make this call.
+        If several ranks share the gradients, all of them must clip.
 
         Args:
-            params_grads: The tuples. A gradient may be None.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
+            params_grads: The tuples. A gradient can be None.
+            step: The step, as a whole number or a tensor with one element. By default, calls are counted.
 
         Raises:
-            TypeError: An entry is no (parameter, gradient) tuple. Or the configuration selects parameters by name, and
+            TypeError: An entry is not a (parameter, gradient) tuple. The configuration selects parameters by name, and
                 a parameter has no name.
-            ValueError: step is below 0, or is a tensor with several elements. Or ranks make different calls, or the
-                rule adagc gets a different number of gradients than before.
+            ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
+                more or fewer gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)
 
     @property
     def step(self) -> int:
-        """Return the step of the next clip, counted from 0."""
+        """The step of the next clip, counted from 0."""
         return self._clipper.step
 
     def attach_to(
@@ -331,26 +331,26 @@ class ClipConfig(OutcomeProperties, Settings):
         check_numel: bool | int | None = None,
         check_replicas: bool = False,
     ) -> Any:
-        """Make an optimizer of PyTorch or Keras clip before each of its steps.
+        """Attach the configuration to an optimizer of PyTorch or Keras, which then clips before each step.
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
-            names: The model, its `named_parameters()`, or a dict of name to parameter. On PyTorch, patterns need
-                `names`, except if the optimizer was built from `named_parameters()`. On Keras, a variable's name is its
-                path, with dots instead of slashes.
-            process_group, ownership, check_numel, check_replicas: For PyTorch: the ranks that share the gradients, and
-                checks of the shards (see docs/distributed.md). All ranks that share the gradients have to step.
+            names: The model, its `named_parameters()`, or a dict from names to parameters. On PyTorch, patterns need
+                `names`, unless the optimizer was built from `named_parameters()`. On Keras, the name of a variable is
+                its path, with dots instead of slashes.
+            process_group, ownership, check_numel, check_replicas: For PyTorch, the ranks that share the gradients, and
+                checks of the shards (see docs/distributed.md). All of these ranks must make the same steps.
 
         Returns:
-            A handle and context manager with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and
-            `load_state_dict()`.
+            A handle with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and `load_state_dict()`. The
+            handle is also a context manager.
 
         Raises:
-            TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or only calls other optimizers. Or the
-                version of Keras is not supported. Or a Keras optimizer gets an argument for PyTorch.
-            ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
-                selects parameters by name, and a parameter has no name.
-            RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
+            TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or only calls other optimizers. The
+                version of Keras is not supported. A Keras optimizer gets an argument that is only for PyTorch.
+            ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration selects
+                parameters by name, and a parameter has no name.
+            RuntimeError: FSDP1 shards the parameters, and you pass no ownership.
         """
         spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
@@ -370,31 +370,31 @@ class ClipConfig(OutcomeProperties, Settings):
         )
 
     def as_paddle(self, names: Any = None) -> Any:
-        """Return an object to pass as `grad_clip=` to Paddle's optimizers. `LBFGS` ignores every `grad_clip`.
+        """Return a `grad_clip` for an optimizer of Paddle. The optimizer `LBFGS` ignores every `grad_clip`.
 
         Args:
-            names: The model, its `named_parameters()`, or a dict of name to parameter. The rule adagc needs `names`.
-                Patterns need `names`, too, except if they match Paddle's own names, such as "linear_0.b_0".
+            names: The model, its `named_parameters()`, or a dict from names to parameters. The rule adagc needs
+                `names`. Patterns also need `names`, unless the patterns match Paddle's names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: `names` has another type, or has parameters of another framework. Or, in a static program, the
+            TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
                 threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
-            ValueError: In a clip, `names` lacks a parameter that patterns or the rule adagc need.
-            RuntimeError: The optimizer has parameter groups, and `adaptive` is set, or nonfinite is "raise" or "skip".
+            ValueError: The names lack a parameter that patterns or the rule adagc need. A clip raises this error.
+            RuntimeError: The optimizer has parameter groups. `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 
     def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:
-        """Return an `optax.GradientTransformation` that clips. Its state has the step and the last outcome.
+        """Return an `optax.GradientTransformation` that clips. The state has the step and the last outcome.
 
         Args:
-            optimizer: The next transformation. Required with nonfinite = "skip", which leaves the optimizer's state
-                unchanged when a step is skipped. None: put the result into `optax.chain` before the optimizer.
-            process_group: For `pmap` and similar functions (see docs/jax.md). Pass the names of the axes along which
-                updates are sharded. Pass None if each device has complete updates, as after `pmean`.
+            optimizer: The transformation after the clip. If nonfinite is "skip", this argument is required. If None,
+                put the result into `optax.chain` before the optimizer.
+            process_group: Set this argument only inside `pmap` (see docs/jax.md). Pass the axes along which updates are
+                sharded, or None if each device has complete updates, as after `pmean`.
 
         Raises:
-            TypeError: optimizer is not an optax.GradientTransformation. Or, in a compiled graph, nonfinite is "raise".
-            ValueError: nonfinite is "skip", and `optimizer` is None.
+            TypeError: The optimizer is not an optax.GradientTransformation. In a compiled graph, nonfinite is "raise".
+            ValueError: The setting nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

@@ -1,4 +1,4 @@
-"""Clip the gradients of one model by a configuration, count steps, and keep the last outcome."""
+"""Clip the gradients of one model by a configuration. The clipper counts steps, and keeps the last outcome."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ class Clipper:
 
     Args:
         settings: The configuration.
-        names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or, from an
-            integration, a function from a `Leaf` to its name. None: the names in the call, or the framework's names.
-        details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
+        names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of
+            the gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come
+            from the call or from the framework.
+        details: Also measure the norm of every gradient, for `last.parameters`. The clipper then reads all gradients
+            twice.
         spec: The declared process group and ownership.
-        unmatched: Advice for the warning about a pattern that matches no name. Pass it if a call can lack some
-            parameters. The warning then waits for a call without new names.
+        unmatched: Advice for the warning about a pattern that matches no name. Pass the advice if a call can lack some
+            parameters. The warning is then delayed until a call has no new names.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
@@ -81,7 +83,7 @@ class Clipper:
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a pickle, which does not include the last outcome."""
+        """Return the state for a pickle. The state does not include the last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -94,7 +96,8 @@ class Clipper:
         return copied
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+        """Return the step and the states of adaptive rules. The data can be stored in a JSON file, or in a checkpoint
+        of any framework.
 
         The call waits until the device has computed the states.
         """
@@ -103,22 +106,25 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` for a step and packed states that an integration keeps by itself."""
+        """Return the data of `state_dict` from a step and packed states. An integration that keeps both by itself calls
+        this method.
+        """
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, here or on another framework.
+        """Continue from a state that `state_dict` returned. The state can come from another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
+            ValueError: `state` is not from `state_dict`, has an unsupported version, or belongs to different adaptive
+                rules.
         """
         step = loaded_step(state)
         self._adaptive.load(state["adaptive"])
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Add names of parameters that calls can lack. Patterns for these names then cause no warning."""
+        """Add names of parameters that calls can lack. Patterns that match only these names then cause no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
@@ -130,16 +136,17 @@ class Clipper:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return the packed states of the adaptive rules, to begin an optimizer's state.
+        """Return the packed states of the adaptive rules, for the initial state of an optimizer.
 
-        counts: For each state, the number of gradients in a clip call, including None.
+        counts: The number of gradients in a clip call for each state. Gradients that are None are included.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
-        """Return clipped gradients and the outcome, all as tensors that an optimizer's state can keep.
+        """Return the clipped gradients and the outcome. The outcome consists of tensors that the state of an optimizer
+        can keep.
 
-        states: One packed tensor for each adaptive rule with a state. These tensors and `step` may be traced.
+        states: One packed tensor for each adaptive rule with a state. These tensors and `step` can be traced.
         """
         return entry.run(Clipper._traced, self, grads, step, states, parameters)
 
@@ -211,7 +218,7 @@ class Clipper:
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip. Before the first clip, reading it raises NothingClippedError."""
+        """The outcome of the last clip. Before the first clip, reading this property raises NothingClippedError."""
         if self._last is None:
             raise NothingClippedError(
                 "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you clip by the "
@@ -221,7 +228,9 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect do not count."""
+        """The share of the last 100 clips that changed a gradient. Clips are left out if it is unknown whether a
+        gradient changed.
+        """
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -239,7 +248,9 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients in one list, writer, range of each part of the configuration). None: use `Leaf`s."""
+        """Return (gradients in one list, writer, range of each part of the configuration). If the result is None, the
+        caller uses a `Leaf` for each gradient.
+        """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -296,11 +307,12 @@ class Clipper:
         *,
         count: int = 0,
     ) -> Outcome:
-        """Clip gradients, and keep the outcome as `last`. Outside a compiled graph, also count the step.
+        """Clip gradients, and store the outcome as `last`. Outside a compiled graph, also count the step.
 
-        ranges: The range of each part of the configuration in `gradients`.
-        states: The states of the adaptive rules, if the caller keeps them.
-        count: The number of gradients in the call, including None. 0 means that no gradient is None.
+        ranges: The range of gradients for each part of the configuration.
+        states: The states of the adaptive rules, if the caller keeps the states.
+        count: The number of gradients in the call. Gradients that are None are included. The count 0 means that no
+        gradient is None.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
         current = self._adaptive.current if states is None else states
@@ -342,7 +354,9 @@ class Clipper:
         return outcome
 
     def _advance_states(self, states: States, outcome: Outcome) -> None:
-        """Replace adaptive states by the states after a clip. A group without gradients keeps its state."""
+        """Replace the adaptive states by the states after a clip. If a group has no gradients, its state stays
+        unchanged.
+        """
         for title, norms in zip(self._titles, outcome.norms, strict=True):
             if norms and norms[0].state is not None:  # all norms of a group have the same state
                 states[title] = norms[0].state

@@ -1,4 +1,4 @@
-"""Compute the largest difference between two configurations with different `family` or `eps`."""
+"""Compute how much two configurations with different `family` or `eps` differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""The smallest factor by which rounding to float32 can change the threshold of a ramp."""
+"""The threshold of a ramp is rounded to float32. The rounding multiplies the threshold by at least this factor."""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -29,12 +29,11 @@ INFINITE = (
 
 @dataclass(frozen=True)
 class FamilyDifference:
-    """The difference between two configurations that are equal except for `family` and `eps`."""
+    """The difference between two configurations that differ only in `family` and `eps`."""
 
     relative: float
-    """The largest relative difference of the two coefficients before rounding, rounded up to two digits.
-
-    It is 0 only if the coefficients are the same.
+    """The largest relative difference of the unrounded coefficients. The number is rounded up to two digits, and is 0
+    only if the coefficients are equal.
     """
 
     differs_if_infinite: bool
@@ -46,11 +45,12 @@ class FamilyDifference:
 
 
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
-    """Return the difference between two configurations, or None if they differ in more than `family` and `eps`.
+    """Return the difference between two configurations. If other settings than `family` and `eps` differ, return None.
 
-    Let c be the threshold, n the norm, and e1 < e2 the two eps. The coefficients min(1, c / (n + e1)) and min(1, c / (n
-    + e2)) differ by at most (e2 - e1) / (n + e2), relative to the larger one. They differ only if n > c - e2. The
-    difference is largest if n is c - e1, or 0 if c is smaller than e1.
+     Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients are min(1, c / (n
+     + e1)) and min(1, c
+    / (n + e2)). Relative to the first coefficient, the coefficients differ by at most (e2 - e1) / (n + e2). If n <= c -
+    e2, both coefficients are equal. The difference is largest at n = c - e1, or at n = 0 if c < e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -67,17 +67,19 @@ def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
 
 
 Pair = tuple[ClipRule, ClipRule]
-"""The rules of two configurations for the same parameters."""
+"""The rules that two configurations apply to the same parameters."""
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the difference of two eps from their decimal digits, which is exactly 1e-6 for 1e-6 and 0."""
+    """Return the difference of the eps of two rules. The function subtracts decimal numbers, so the difference of 1e-6
+    and 0 is exactly 1e-6.
+    """
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
 
 def _largest_difference(pair: Pair) -> Decimal:
-    """Return the largest relative difference of two rules' coefficients, rounded up to two digits."""
+    """Return the largest relative difference of the coefficients of two rules, rounded up to two digits."""
     gap, threshold = _eps_gap(pair), _smallest_threshold(pair[0])
     if not gap or threshold is None:
         return Decimal(0)
@@ -86,7 +88,9 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold at any step. None: it is always 0. For an adaptive threshold, return 0."""
+    """Return the smallest threshold of all steps, or None if the threshold is 0 at all steps. For an adaptive
+    threshold, return 0.
+    """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
         return Decimal(0)
@@ -114,5 +118,5 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return a number of 0 or more as a float, which is 0.0 only for 0."""
+    """Convert a nonnegative number to a float. The result is 0.0 only if the number is 0."""
     return max(float(number), math.ulp(0)) if number else 0.0

@@ -14,15 +14,14 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys and values of another type are errors.
-
+    """The base class of all tables of a configuration. Unknown keys are errors, and values of a wrong type are errors.
     The texts "inf" and "-inf" are accepted as numbers, because JSON has no infinities.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     def data(self) -> dict[str, Any]:
-        """Return the keys that the user set, without keys that are None."""
+        """Return the keys that the user set. Keys with the value None are left out."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -47,7 +46,7 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error about one key, which the validator of a whole model can raise.
+    """Return an error about one key. A validator of the complete model can raise the error.
 
     keys: The path of the key, such as `["groups", 0, "min"]`.
     """
@@ -74,18 +73,18 @@ def _reads_as_number(value: Any) -> bool:
 
 
 def _as_json(number: Any) -> Any:
-    """Return infinities as text, because pydantic would write null for them."""
+    """Return infinities as text, because pydantic would write null for an infinity."""
     return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
 def _number_field(
     accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
 ) -> Any:
-    """Return a pydantic type for the numbers for which `accepts` returns True.
+    """Return a pydantic type for numbers. The function `accepts` returns whether a number is valid.
 
-    remedy: The error message for other numbers, such as "give a number above 0".
-    strings: Texts that the JSON Schema also allows, such as "inf".
-    schema: More keys of the JSON Schema.
+    remedy: The error message for invalid numbers, such as "give a number above 0".
+    strings: Texts that the JSON Schema allows in addition to numbers, such as "inf".
+    schema: Keys to add to the JSON Schema.
     """
 
     def checked(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Helpers for the integrations that make optimizers clip."""
+"""Helpers for integrations, which make optimizers clip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_HASH = (
 
 
 def without_hash(config: object) -> int:
-    """Raise TypeError, because a configuration cannot be the key of a dict or an argument of `jax.jit`."""
+    """Raise TypeError. A configuration has no hash, so it cannot be the key of a dict or an argument of `jax.jit`."""
     raise TypeError(NO_HASH.format(name=type(config).__name__))
 
 
@@ -25,9 +25,9 @@ def integration(module: str) -> Any:
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Call `make(names)`, and check the patterns of the result against all names.
+    """Return `make(names)`, and warn about patterns of the result that match no name.
 
-    names: A model, its `named_parameters()`, a dict of name to parameter, a model or layer of Keras, or None.
+    names: A model, its `named_parameters()`, a dict from names to parameters, a model or layer of Keras, or None.
     """
     names = as_mapping(names)
     handle = make(names)

@@ -1,4 +1,4 @@
-"""The outcome of a clip: its norm, its coefficient and other numbers."""
+"""The outcome of a clip, with the norm, the coefficient and other numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schema import Settings
 
 
 class Traced(NamedTuple):
-    """Clipped gradients, and the outcome as 0-d tensors that a compiled graph can return."""
+    """Clipped gradients, and an outcome that a compiled graph can return. The outcome consists of 0-d tensors."""
 
     gradients: Any
     norm: Tensor
@@ -27,7 +27,7 @@ class Traced(NamedTuple):
     """1 if the total norm and the norms of all groups are finite, else 0."""
 
     states: list[Tensor]
-    """The packed states of the adaptive rules after this clip."""
+    """The packed states of the adaptive rules after the clip."""
 
 
 class GroupOutcome(NamedTuple):
@@ -35,29 +35,29 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at this step, or c for bounds of -c and c.
-
-    It is None for other bounds, and for the rules none, adagc and agc. It is also None for a schedule if the step is a
-    tensor of a compiled graph.
+    """The threshold at the step of the clip. If the bounds are -c and c, the threshold is c. The threshold is None for
+    all other bounds, and for the rules none, adagc and agc. If a schedule gets a step that is a tensor of a compiled
+    graph, the threshold is also None.
     """
 
     norm: float | None
-    """The group's total norm before the clip. None for the rules `value` and `norm`."""
+    """The total norm of the group before the clip. For the rules `value` and `norm`, this field is None."""
 
     coef: float | None
-    """The clip coefficient, or the smallest one for the rule `norm`. None for the rule `value` or a skipped step."""
+    """The clip coefficient. For the rule `norm`, the smallest of all coefficients. For the rule `value` and for skipped
+    steps, this field is None.
+    """
 
     clipped: bool | None
-    """Whether a gradient changed, or None if this is unknown or the step was skipped."""
+    """Whether any gradient of the group changed. If this is unknown or the step was skipped, this field is None."""
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
 
 
 class ClipOutcome:
-    """The outcome of one clip. `print(outcome)` prints it in one line.
-
-    Reading the first number waits for the device. After a clip inside a compiled graph, it raises RuntimeError.
+    """The outcome of one clip. `print(outcome)` prints the outcome in one line. Reading the first number waits for the
+    device. If the clip was part of a compiled graph, reading a number raises RuntimeError.
     """
 
     def __init__(
@@ -105,18 +105,15 @@ class ClipOutcome:
 
     @property
     def norm(self) -> float:
-        """The total norm before the clip, over all included gradients.
-
-        It is a 2-norm, except for the rule "global_norm" without groups, which has the `norm_type` of the
-        configuration.
+        """The total norm of all included gradients before the clip. For the rule "global_norm" without groups, the norm
+        has the `norm_type` of the configuration. In all other cases, the norm is a 2-norm.
         """
         return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip, or None if it is unknown or the step was skipped.
-
-        After a clip by value, for example, it is unknown.
+        """The total norm after the clip. If the norm is unknown or the step was skipped, this property is None. After a
+        clip by value, for example, the norm is unknown.
         """
         if self.skipped:
             return None
@@ -131,48 +128,50 @@ class ClipOutcome:
 
     @property
     def coef(self) -> float | None:
-        """The smallest clip coefficient, in float64. It is 1 if nothing was scaled, and None if the step was skipped.
-
-        Clips by value do not count, because they have no coefficient.
+        """The smallest clip coefficient, in float64. If nothing was scaled, the coefficient is 1. If the step was
+        skipped, this property is None. The rule "value" has no coefficient.
         """
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient changed, or None if this is unknown or the step was skipped."""
+        """Whether any gradient changed. If this is unknown or the step was skipped, this property is None."""
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """The outcome of each group by name. The key '' is for all parameters in no group."""
+        """A dict with the outcome of each group by name. The key '' has the outcome for parameters in no group."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norm of each gradient by name, or by position without names, from the largest to the smallest.
-
-        NaN comes first. The dict is empty if the clipper was made without `details=True`.
+        """A dict with the norm of each gradient, from the largest norm to the smallest norm. NaN comes first. The keys
+        are names, or positions if gradients have no names. Without `details=True` of the clipper, the dict is empty.
         """
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements, or None if the norm is not finite and the elements were not counted."""
+        """The number of NaN elements. If the norm is not finite and the clipper did not count the elements, this
+        property is None.
+        """
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements, or None if the norm is not finite and the elements were not counted."""
+        """The number of infinite elements. If the norm is not finite and the clipper did not count the elements, this
+        property is None.
+        """
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before the clip), `grad_norm_clipped` and `clip_coef`, for logs. Unknown numbers are left
-        out.
+        """Return a dict for logs with `grad_norm` (the norm before the clip), `grad_norm_clipped` and `clip_coef`.
+        Unknown numbers are left out.
 
-        prefix: The text before each name, such as "train/".
+        prefix: A text that is put before each name, such as "train/".
         """
         return metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
@@ -187,7 +186,7 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Whether a norm was not finite, so that `nonfinite = "zero"` set all gradients to 0."""
+        """Whether `nonfinite = "zero"` set all gradients to 0, because a norm was not finite."""
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 
@@ -204,7 +203,9 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether an element of a group exceeds its threshold or bound, or None if this is unknown."""
+        """Return whether any element of a group exceeds the threshold or a bound of the group. If this is unknown,
+        return None.
+        """
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -215,24 +216,29 @@ class ClipOutcome:
 
 
 class OutcomeProperties:
-    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `Clipper`."""
+    """A base class that adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a
+    `Clipper`.
+    """
 
     _clipper: Any
 
     @property
     def last(self) -> ClipOutcome:
-        """The outcome of the last clip. Before the first clip, reading it raises NothingClippedError."""
+        """The outcome of the last clip. Before the first clip, reading this property raises NothingClippedError."""
         outcome: ClipOutcome = self._clipper.last
         return outcome
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect do not count."""
+        """The share of the last 100 clips that changed a gradient. Clips are left out if it is unknown whether a
+        gradient changed.
+        """
         rate: float | None = self._clipper.rate
         return rate
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+        """Return the step and the states of adaptive rules. The data can be stored in a JSON file, or in a checkpoint
+        of any framework.
 
         The call waits until the device has computed the states.
         """
@@ -240,10 +246,11 @@ class OutcomeProperties:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, here or on another framework.
+        """Continue from a state that `state_dict` returned. The state can come from another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
+            ValueError: `state` is not from `state_dict`, has an unsupported version, or belongs to different adaptive
+                rules.
         """
         self._clipper.load_state_dict(state)
 
@@ -278,7 +285,7 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold of a rule, or c for bounds of -c and c, or None if there is no such number."""
+    """Return the threshold of a rule. If the bounds are -c and c, return c. For all other rules, return None."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold | OwnThresholds) else part.threshold
@@ -287,23 +294,25 @@ def _limit(part: ClipRule) -> float | None:
 class _Numbers(NamedTuple):
     total: float
     norms: list[list[tuple[float, float]]]
-    """The (norm, coefficient) tuples of each part of the configuration."""
+    """The (norm, coefficient) tuples for each part of the configuration."""
 
     greatest: list[float | None]
-    """The largest magnitude of an element, for each part with the rule `value`."""
+    """The largest magnitude of an element, for each part of the configuration with the rule `value`."""
 
     each: list[float]
-    """The norm of each gradient, for `details`."""
+    """The norm of each gradient. The list is only filled if the clipper was made with `details=True`."""
 
     counts: list[float] | None
-    """[number of NaN elements, number of infinite elements], or None if they were not counted."""
+    """[number of NaN elements, number of infinite elements], or None if the clipper did not count these elements."""
 
     thresholds: list[float | None]
-    """The adaptive threshold of each part. None if the part has another threshold."""
+    """The adaptive threshold of each part of the configuration. If a part is not adaptive, its entry is None."""
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome, which the device might still be computing. Gradients are not kept in memory."""
+    """The numbers of an outcome, while the device can still be computing the numbers. This object keeps no gradients in
+    memory.
+    """
 
     def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
         self._late: list[tuple[Path, Scalar]] = []
@@ -328,7 +337,9 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return the number of a scalar on the host, or a function that returns the number later."""
+        """Return the number of a scalar if the number is on the host. Otherwise, return a function that returns the
+        number later.
+        """
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
         if path.on_host:
@@ -356,7 +367,7 @@ class _DeferredNumbers:
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
     """Replace each function in nested lists by its result.
 
-    late: The numbers that the device has computed, by index.
+    late: Maps an index to each number that the device has computed.
     """
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]

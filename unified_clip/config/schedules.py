@@ -1,4 +1,4 @@
-"""Schedules: thresholds that depend on the step."""
+"""Schedules, which are thresholds that depend on the step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from .fields import ConfigModel, Count, Finite, Length, Threshold
 
 
 class Constant(ConfigModel):
-    """The same threshold at every step."""
+    """A threshold that is the same at every step."""
 
     schedule: Literal["constant"]
     value: Threshold
 
 
 class Ramp(ConfigModel):
-    """A threshold that is `start` up to step `begin`, moves to `end` in `steps` steps, and then stays at `end`."""
+    """A threshold that is `start` until step `begin`, then changes to `end` within `steps` steps, and then stays at
+    `end`.
+    """
 
     start: Finite
     end: Finite
@@ -30,19 +32,19 @@ class Ramp(ConfigModel):
 
 
 class Linear(Ramp):
-    """A threshold that moves from `start` to `end` along a straight line."""
+    """A threshold that changes from `start` to `end` along a straight line."""
 
     schedule: Literal["linear"]
 
 
 class Cosine(Ramp):
-    """A threshold that moves from `start` to `end` along half a cosine, like the learning rates of SGDR (2017)."""
+    """A threshold that changes from `start` to `end` along half a cosine, as the learning rates of SGDR (2017) do."""
 
     schedule: Literal["cosine"]
 
 
 class Piecewise(ConfigModel):
-    """A threshold in pieces: values[0] before step boundaries[0], then values[1], and so on."""
+    """A threshold that is values[0] before step boundaries[0], values[1] before step boundaries[1], and so on."""
 
     schedule: Literal["piecewise"]
     values: Annotated[list[Threshold], Field(min_length=1)]
@@ -72,7 +74,9 @@ Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator
 
 
 def threshold_at(threshold: float | Schedule, step: int) -> float:
-    """Return the threshold at a step, counted from 0. The threshold of a ramp is rounded to float32."""
+    """Return the threshold at a step, counted from 0. If the schedule is a ramp, the threshold is rounded to
+    float32.
+    """
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
     result: float = evaluate(threshold, step, HOST)
@@ -80,9 +84,9 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 
 
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
-    """Return the threshold at a step as a scalar. The threshold of a ramp is rounded to float32.
+    """Return the threshold at a step as a scalar. If the schedule is a ramp, the threshold is rounded to float32.
 
-    xp: The scalar functions of the framework of `step`.
+    xp: The functions on scalars of the framework that `step` belongs to.
     """
     step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):

@@ -40,7 +40,7 @@ Patterns = Annotated[list[Name], Field(min_length=1)]
 
 
 class Clipping(ConfigModel):
-    """A clip rule with its threshold or bounds, norm and eps."""
+    """A clip rule, with a threshold or bounds, a norm type and an eps."""
 
     rule: Rule = Field(
         description='the rule: "none" only measures, "value" clips each element, "norm" clips each tensor by its own '
@@ -113,7 +113,7 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Whether eps is set and differs from the eps of the family."""
+        """Whether the user set an eps that differs from the eps of the family."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
@@ -124,7 +124,8 @@ class Clipping(ConfigModel):
     def as_clip_rule(self, threshold: Any) -> ClipRule:
         """Return the rule as a `ClipRule` for the functions of `_core`.
 
-        threshold: The threshold at the current step, as a number or as an object that computes it later.
+        threshold: The threshold at the current step. The argument can also be an object that computes the threshold
+        later.
         """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
@@ -138,7 +139,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. Keys that a group does not set are inherited from the configuration."""
+    """A group of parameters with its own rule. A key that the group does not set has the value in the configuration."""
 
     name: Name
     include: Patterns
@@ -160,9 +161,8 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by the rule.
-
-    This field is not saved, because clips by the saved configuration follow the rule.
+    """Sentences about what the trainer does if a norm is not finite. The text is '' if the trainer clips by the rule.
+    This field is not saved, because a clip by the saved configuration always follows the rule.
     """
 
 
@@ -193,9 +193,9 @@ class Settings(Clipping):
     @model_validator(mode="wrap")
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate the data, and give each group the keys that it inherits (see `_inherited`).
-
-        `model_fields_set` of a group has only its own keys, so that a copy or a file inherits the other keys again.
+        """Validate the data, and add the inherited keys to each group (see `_inherited`). The attribute
+        `model_fields_set` of a group has only the keys of the group. So a copy or a saved file inherits all other keys
+        again.
         """
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return validate(data)
@@ -222,7 +222,7 @@ class Settings(Clipping):
 
     @property
     def parts(self) -> list[Clipping]:
-        """The groups, then the configuration itself for all other parameters."""
+        """The groups, followed by the configuration itself, which applies to all parameters in no group."""
         return [*self.groups, self]
 
     @property
@@ -231,22 +231,22 @@ class Settings(Clipping):
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether a threshold depends on the norms of earlier clips."""
+        """Whether any threshold depends on the norms of earlier clips."""
         return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
 
     @property
     def needs_places(self) -> bool:
-        """Whether an adaptive rule has a state for each parameter, even for parameters without a gradient."""
+        """Whether an adaptive rule has a state for each parameter. Parameters without a gradient also have a state."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
     def needs_parameters(self) -> bool:
-        """Whether a threshold depends on the values of parameters."""
+        """Whether any threshold depends on the values of parameters."""
         return any(part.adaptive is not None and not part.adaptive.has_state for part in self.parts)
 
     @property
     def allows_one_list(self) -> bool:
-        """Whether a clip can collect its gradients as one list, which is faster than an object per gradient."""
+        """Whether a clip can collect its gradients as one list. A list is faster than an object for each gradient."""
         needs_leaves = any(
             part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite == "zero")
             for part in self.parts
@@ -259,7 +259,9 @@ class Settings(Clipping):
 
     @property
     def not_finite(self) -> str:
-        """What the imported trainer does with a norm that is not finite, as sentences. '' if it applies the rule."""
+        """Sentences about what the imported trainer does if a norm is not finite. The text is '' if the trainer clips
+        by the rule.
+        """
         return self.provenance.not_finite if self.provenance else ""
 
     @property
@@ -268,7 +270,9 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for configurations with the same effect. The last entry has the rule of each part."""
+        """A tuple for comparisons. If two configurations have the same effect, their tuples are equal. The last entry
+        of the tuple has the rule of each part.
+        """
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if _is_off(part)
@@ -282,7 +286,7 @@ class Settings(Clipping):
 
     @property
     def uses_default_family(self) -> bool:
-        """Whether a rule by norm sets no family, so that the default family applies."""
+        """Whether the default family applies, because a rule that clips by norm sets no family."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
@@ -294,10 +298,10 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a group, with the keys that it inherits from the configuration.
-
-    A group with another rule inherits only family and eps, and only if both rules are by norm. A group that sets
-    threshold, adaptive, min or max inherits none of these four. A group that sets a family does not inherit eps.
+    """Return the data of a group, with the keys that the group inherits from the configuration. If the group has a
+    different rule, the group inherits only family and eps, and only if both rules clip by norm. If the group sets
+    threshold, adaptive, min or max, the group inherits none of these four keys. If the group sets a family, the group
+    does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
@@ -316,9 +320,8 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether one part clips nothing, because its rule is "none" or its thresholds or bounds are infinite.
-
-    An adaptive threshold clips, even if the largest threshold is inf.
+    """Return whether a part clips nothing. The reason can be the rule "none", an infinite threshold, or infinite
+    bounds. A part with an adaptive threshold clips, even if its largest threshold is inf.
     """
     if part.rule == "none":
         return True

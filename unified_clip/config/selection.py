@@ -1,4 +1,4 @@
-"""Select the group of a configuration for each gradient, by the name of its parameter."""
+"""Select the group of each gradient by the name of its parameter."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration. Each group is a part, and the last part is for all other
-    parameters.
+    """Assigns gradients to the parts of a configuration. Each group is a part. The last part has all parameters in no
+    group.
 
-    names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or a function
-        from a `Leaf` to its name. None: the framework's names.
-    unmatched: Advice for the warning about a pattern that matches no name. Pass it if a call can lack some parameters.
-        The warning then waits for a call without new names.
+    names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of the
+    gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come from the
+    framework.
+    unmatched: Advice for the warning about a pattern that matches no name. Pass the advice if a call can lack some
+    parameters. The warning is then delayed until a call has no new names.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -47,9 +48,8 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients to clip, with their names, in the order of the configuration's parts.
-
-        Excluded gradients, None, and gradients of parameters with `need_clip=False` are left out.
+        """Return the gradients to clip with their names, sorted by the parts of the configuration. The function leaves
+        out excluded gradients, None, and gradients of parameters with `need_clip=False`.
         """
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
@@ -59,9 +59,8 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return the list of parameters of each part, and a last list of the excluded parameters.
-
-        Return None if `parameters` is neither a dict by name nor a list of (name, parameter) tuples.
+        """Return a list of parameters for each part, followed by a list of the excluded parameters. If `parameters` is
+        neither a dict nor a list of (name, parameter) tuples, return None.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -80,7 +79,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of each part in `gradients`, which have the order of `group_leaves`."""
+        """Return the range of each part in `gradients`. The gradients must be in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -113,7 +112,7 @@ class ParameterSelection:
         )
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the part for a name, or None if the configuration excludes the name."""
+        """Return the index of the part to which a name belongs. If the configuration excludes the name, return None."""
         if name not in self._part_by_name:
             *groups, (included, excluded) = self._parts
             parts = (index for index, (include, exclude) in enumerate(groups) if include(name) and not exclude(name))
@@ -122,9 +121,8 @@ class ParameterSelection:
         return self._part_by_name[name]
 
     def _check(self, names: Sequence[str]) -> None:
-        """Warn once about patterns that match no name, and about groups without parameters.
-
-        If `unmatched` is set, wait for a call without new names, because each call can have more parameters.
+        """Warn once about patterns that match no name, and about groups without parameters. If `unmatched` is set, the
+        warning is delayed until a call has no new names, because later calls can have more parameters.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -132,7 +130,7 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        """Warn about the same patterns and groups as `_check`, without waiting for more calls."""
+        """Warn about the same patterns and groups as `_check`. The warning is not delayed."""
         names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
         if self._checked or not names:
             return
@@ -161,7 +159,9 @@ class ParameterSelection:
 
 
 def names_in(names: Any) -> list[str]:
-    """Return the names in a model, its `named_parameters()`, a dict of name to parameter, a list of names, or None."""
+    """Return the names in a model, in its `named_parameters()`, in a dict from names to parameters, or in a list of
+    names. For None, return [].
+    """
     names = as_mapping(names)
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -169,9 +169,8 @@ def names_in(names: Any) -> list[str]:
 
 
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
-    """Return `names`, a model or a dict of parameters, for a deep copy.
-
-    memo: The dict of `copy.deepcopy`, which has the models and parameters that were copied already.
+    """Return `names` for a deep copy. Models and parameters that `copy.deepcopy` has already copied are replaced by
+    their copies.
     """
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
@@ -188,9 +187,8 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a name matches any of the patterns.
-
-    The pattern `*.bias` also matches the name `bias`. Without patterns, no name matches.
+    """Return a function that checks whether a name matches any of the patterns. The pattern `*.bias` also matches the
+    name `bias`. If there are no patterns, no name matches.
     """
     if not patterns:
         return lambda name: False

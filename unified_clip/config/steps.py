@@ -1,4 +1,4 @@
-"""The step of a clip, which the clipper counts or the caller passes."""
+"""The step of a clip. Either the clipper counts its calls, or the caller passes the step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """A whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether the clipper counted the step. False if the caller passed `step=`."""
+    """Whether the clipper counted the step. If the caller passed `step=`, this field is False."""
 
     @property
     def is_known(self) -> bool:
@@ -28,9 +28,9 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return a step as an int. NumPy's whole numbers and tensors that can be an index are accepted, too.
+    """Return a step as an int. The step can also be a whole number of NumPy, or a tensor that can be used as an index.
 
-    remedy: The end of the error message for other values.
+    remedy: The end of the error message for invalid values.
     """
     try:
         number = None if isinstance(step, bool) else operator.index(step)
@@ -47,7 +47,9 @@ STATE_VERSION = 1
 
 
 def loaded_step(state: Any) -> int:
-    """Return the step in data from `Clipper.state_dict`. Raise ValueError for other data or another version."""
+    """Return the step in data from `Clipper.state_dict`. Raise ValueError if the data is invalid or has an unsupported
+    version.
+    """
     if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
         raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
     if state["version"] != STATE_VERSION:
@@ -64,9 +66,8 @@ def loaded_step(state: Any) -> int:
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold of a rule at a step, or inf if the rule has none.
-
-    For a schedule and a tensor of a graph, return a `StepThreshold`, which computes the threshold in the graph.
+    """Return the threshold of a rule at a step, or inf if the rule has no threshold. If the rule has a schedule and the
+    step is a tensor of a graph, return a `StepThreshold`, which computes the threshold in the graph.
     """
     threshold = part.threshold
     if threshold is None:
@@ -82,7 +83,8 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     """Return the step of a clip call. Outside compiled graphs, a tensor becomes a number.
 
-    step: The argument of the call. None means `counted`, the step that the clipper has counted.
+    step: The argument of the call. If None, the step is `counted`, which is the number of steps that the clipper has
+    counted.
     """
     entry.break_graph(
         "a clip configuration counts its steps. Clip outside the graph, or by a function of unified_clip.torch"

@@ -16,32 +16,34 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The path of keys in the merged document at which the file's data begins."""
+    """The path of keys under which the merged document has the data of this file."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed configuration file, or several files that a trainer merges into one configuration."""
+    """A parsed configuration file, or several parsed files that a trainer merges into one configuration."""
 
     name: str
-    """The name of the file in messages."""
+    """The name of the file in error messages."""
 
     text: str
     kind: str
-    """toml, yaml, json, or a kind of file that a trainer's format parses itself, such as python."""
+    """The kind of the file, such as toml, yaml or json. A format with its own parser can have another kind, such as
+    python.
+    """
 
     data: Any
-    """The values of the file, or of all merged files. A value that cannot be read is an `Unknown`."""
+    """The values of the file, or of all merged files. If a value cannot be read, it is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """The line of each path of keys. Empty for toml, yaml and json."""
+    """Maps each path of keys to its line. For toml, yaml and json, this mapping is empty."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
-    """Keys that occur twice in this file. Their last value is in `data`."""
+    """Keys that occur twice in this file. The field `data` has the last value of each of these keys."""
 
     layers: tuple[Layer, ...] = ()
-    """The files of a merged document, including this one. Later files replace keys of earlier files."""
+    """The files of a merged document, including this file. Later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -49,10 +51,8 @@ class Document:
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
-        """Return (file that sets a key, path of the key in that file).
-
-        If no file sets the key, look up the nearest table around the key. Without such a table, return (this document,
-        `keys`).
+        """Return (file that sets a key, path of the key in the file). If no file sets the key, use the innermost table
+        that contains the key. If no file has this table, return (this document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -63,7 +63,9 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key, or of the nearest table around the key."""
+        """Return the line of a key. If the key is not set, return the line of the innermost table that contains the
+        key.
+        """
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
@@ -75,20 +77,19 @@ class Document:
     def place(self, keys: Sequence[Key], name: str = "") -> str:
         """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
 
-        name: The name of this document in the text. '' leaves out the name.
+        name: The name of this document in the text. If this argument is '', the text begins without a name.
         """
         document, line = self.origin(keys)[0], self.line(keys)
         file = name if document.name == self.name else document.name
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
-        """Return an error whose message begins with the place of a key."""
+        """Return an error about a key. The message begins with the place of the key."""
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys, or `default` if a key is missing or a table on the path is null.
-
-        Raise ConfigError if the value is unknown, or if a value on the path is not a table.
+        """Return the value at a path of keys. If a key is missing, or a table on the path is null, return `default`. If
+        the value is unknown, or a value on the path is not a table, raise ConfigError.
         """
         value = self.data
         for index, key in enumerate(keys):
@@ -112,7 +113,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a key, even to null. Raise ConfigError if this is unknown."""
+        """Return whether the file sets a key. The value can be null. If this is unknown, raise ConfigError."""
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):
@@ -126,7 +127,7 @@ class Document:
         return True
 
     def shows(self, *keys: Key) -> bool:
-        """Return whether the document has a key, even with the value null. Unread files are ignored."""
+        """Return whether the document has a key. The value can be null. Files that cannot be read are ignored."""
         table = self.data
         try:
             for key in keys:

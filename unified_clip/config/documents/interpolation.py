@@ -1,4 +1,4 @@
-"""Replace OmegaConf's interpolations, such as `${trainer.clip}`, by their values."""
+"""Replace interpolations of OmegaConf, such as `${trainer.clip}`, by their values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from .unknown import PartialTable, Unknown
 
 ADVICE = "Write the value instead, or import the resolved configuration. Hydra prints it with `--cfg job --resolve`."
 LONGEST = 10_000
-"""The largest number of characters of a text after replacement."""
+"""The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""The largest number of values after replacement. Without a limit, interpolations of tables could fill the memory."""
+"""The maximum number of values after all interpolations are replaced. Without a limit, interpolations of tables could
+fill the memory.
+"""
 
 
 def resolve(data: Any) -> Any:
-    """Replace each interpolation in the data by its value. An interpolation without a value becomes an `Unknown`.
-
+    """Replace each interpolation in the data by its value. If an interpolation has no value, it becomes an `Unknown`.
     If the result has more than MOST_VALUES values, return a single `Unknown`.
     """
     resolver = _Resolver(data)
@@ -42,7 +43,7 @@ class _Resolver:
         self.active: set[tuple[Key, ...]] = set()
 
     def resolved(self, path: tuple[Key, ...], value: Any) -> Any:
-        """Return a value with its interpolations replaced. Results are cached by the path of the value."""
+        """Replace the interpolations in a value. Results are cached by the path of the value."""
         if path in self.results:
             return self.results[path]
         if isinstance(value, str) and "${" not in value:
@@ -73,7 +74,7 @@ class _Resolver:
             self.active.discard(path)
 
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
-        """Return the value of a text that has interpolations. A single interpolation can have a value of any type."""
+        """Replace the interpolations in a text. If the text is a single interpolation, the result can have any type."""
         parts: list[Any] = []
         position = 0
         for match in re.finditer(r"\\*\$\{", text):
@@ -97,7 +98,7 @@ class _Resolver:
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        """Return the value of the key `name`, which stands inside `${}` in the text at `path`."""
+        """Return the value of the key `name`. The text at `path` has the interpolation `${name}`."""
         if "${" in name:
             name = str(self._replaced(path, name))
         if ":" in name:

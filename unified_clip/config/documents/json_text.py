@@ -1,4 +1,4 @@
-"""Parse JSON, and find its duplicate keys."""
+"""Parse JSON, and find keys that occur twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data, duplicate keys)."""
+    """Return (data, keys that occur twice)."""
     repeated: list[str] = []
 
     def table(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
-    """Return the duplicate keys of JSON text with their lines, which the YAML parser finds."""
+    """Return the keys that occur twice in JSON text. The YAML parser finds the lines of these keys."""
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]
     except (UnreadableError, RecursionError):

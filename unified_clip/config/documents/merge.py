@@ -1,4 +1,4 @@
-"""Merge the data of a file onto the data of its base files."""
+"""Merge the data of a file with the data of its base files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The trainer rejects a table where the base file has another value.
-
-    keys: The path of the table.
+    """The error if a trainer rejects a table, because the base file has a value that is not a table. keys: The path of
+    the table.
     """
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
@@ -22,23 +21,22 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class MergeRules:
-    """A trainer's rules for merging two tables."""
+    """The rules by which a trainer merges two tables."""
 
     delete_key: str = ""
-    """If a table has this key, and its value is true, the table replaces the base file's table instead of merging into
-    it.
+    """A key with a special meaning. If a table sets the key to true, the table replaces the table of the base file.
+    Otherwise, both tables are merged.
     """
 
     keeps_missing: bool = False
-    """Whether the value "???" keeps the value of the base file, as in Hydra."""
+    """Whether the value "???" means the value of the base file, as in Hydra."""
 
     is_strict: bool = False
     """Whether training fails if a table replaces a value that is not a table."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Return `upper` merged onto `lower`, which is the data of a base file or an `UnreadFile`.
-
-        A table that is merged onto an unread file becomes a `PartialTable`.
+        """Merge `upper` onto `lower`, which is the data of a base file or an `UnreadFile`. If a table is merged onto an
+        `UnreadFile`, the table becomes a `PartialTable`.
         """
         if not isinstance(upper, dict):
             return upper

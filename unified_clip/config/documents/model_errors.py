@@ -1,4 +1,6 @@
-"""Describe the first error that pydantic finds in a document: its place, the value, and what to write."""
+"""Describe the first error that pydantic finds in a document. The message has the place, the wrong value, and the
+correct values.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ TYPES = {
     "model_attributes_type": "a table of keys and values",
     "dict_type": "a table of keys and values",
 }
-"""The expected type in words, by pydantic's name of the error."""
+"""The expected type in words, for each error type of pydantic."""
 
 LIMITS = {
     "greater_than_equal": "{ge:g} or more",
@@ -35,15 +37,14 @@ LIMITS = {
     "too_long": "at most {entries}",
     "string_too_short": "at least one character",
 }
-"""The allowed values in words, by pydantic's name of the error."""
+"""The allowed values in words, for each error type of pydantic."""
 
 TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Return the first error in a document, with its place and the text to write there.
-
-    An unknown key comes first, because a misspelt key also causes an error about a missing key.
+    """Return the first error in a document, with the place and the correct values. Errors about unknown keys come
+    first, because a misspelt key also causes an error about a missing key.
     """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.
@@ -56,7 +57,7 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 
 
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
-    """Return (path of keys, message) for pydantic's errors about one value."""
+    """Return (path of keys, message) for all errors of pydantic about one value."""
     error = _closest(errors)
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
     value = f"it is {format_value(content)}"
@@ -115,9 +116,8 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name, with the closest known name, or with all known names.
-
-    kind: What the name stands for, such as "key".
+    """Return a message about an unknown name. The message suggests the most similar name, or lists all known names.
+    kind: The kind of the name, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."
@@ -129,9 +129,8 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return (keys, possible types of the value, value) at a location in an error of pydantic.
-
-    pydantic's locations also contain the names of union members, which are not keys of the document.
+    """Return (keys, possible types of the value, value) for a location in an error of pydantic. A location can also
+    contain the names of union members, which are not keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []
@@ -151,7 +150,7 @@ def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> lis
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key or an index, or None if the key is unknown."""
+    """Return the possible types of the value at a key or an index. If the key is unknown, return None."""
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
     for type_ in types:
@@ -166,7 +165,9 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the members of a union type, without pydantic's constraints. Any other type is its only member."""
+    """Return the member types of a union type, without pydantic's constraints. For a type that is not a union, return a
+    list with only this type.
+    """
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -179,7 +180,9 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the keys that allow only one value, such as {"schedule": ("linear",)}. They show the kind of a table."""
+    """Return the keys that allow only one value, such as {"schedule": ("linear",)}. These keys show the kind of a
+    table.
+    """
     fields = table.model_fields.items() if _is_table(table) else ()
     return {
         name: get_args(field.annotation)

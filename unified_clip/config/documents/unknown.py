@@ -1,4 +1,4 @@
-"""Values that cannot be read from configuration files, such as expressions."""
+"""Objects for values that cannot be read from configuration files, such as expressions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Unknown:
     source: str
     advice: str
     reason: str = ""
-    """Why the value is unknown, as a sentence. '' means that it is only known at run time."""
+    """A sentence about the reason why the value is unknown. The text '' means that the value is only known at run
+    time.
+    """
 
     @property
     def problem(self) -> str:
@@ -32,7 +34,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class UnreadFile:
-    """A file of a configuration that cannot be read. It might set any key."""
+    """A configuration file that cannot be read. The file might set any key."""
 
     place: str
     """The place where the configuration names the file, such as "train.yaml, line 1, _BASE_"."""
@@ -40,7 +42,7 @@ class UnreadFile:
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this file is the whole configuration, and the document is only a part of it."""
+    """Whether this file is the complete configuration, and the document is only a part of this file."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem
@@ -50,7 +52,7 @@ class UnreadFile:
 
 
 class PartialTable(dict[Any, Any]):
-    """A table that might have more keys, because a merged file was not read."""
+    """A table that might have more keys, because one of the merged files cannot be read."""
 
     unread: UnreadFile
 
@@ -62,6 +64,8 @@ class PartialTable(dict[Any, Any]):
 
 
 def unread_around(data: Any) -> UnreadFile | None:
-    """Return the unread configuration that contains a file's data, or None."""
+    """Return the configuration that contains the data of a file, if this configuration cannot be read. Otherwise,
+    return None.
+    """
     unread = getattr(data, "unread", None)
     return unread if isinstance(unread, UnreadFile) and unread.is_outer else None

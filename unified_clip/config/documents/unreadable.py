@@ -1,10 +1,10 @@
-"""The error for a text that cannot be parsed, and a limit for its numbers."""
+"""The error for a text that cannot be parsed, and the maximum length of numbers."""
 
 from __future__ import annotations
 
 
 class UnreadableError(Exception):
-    """A text cannot be parsed. `line` is None if the parser reports no line."""
+    """The error for a text that cannot be parsed. If the parser reports no line, `line` is None."""
 
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class UnreadableError(Exception):
 NOT_VALID = "this is not {}: {}. Correct it."
 
 MAX_DIGITS = 400
-"""Whole numbers with more characters are rejected, because no float is that large."""
+"""The maximum number of characters in a whole number. A longer number is rejected, because no float is so large."""
 
 TOO_LONG = f"a number has {{}} characters. Give one with at most {MAX_DIGITS}, or quote it if it is text."
 

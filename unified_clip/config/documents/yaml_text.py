@@ -1,4 +1,4 @@
-"""Parse YAML. Find the lines of keys in YAML and JSON."""
+"""Parse YAML, and find the lines of keys in YAML and JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from .unknown import Unknown
 from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, UnreadableError
 
 ALIAS_ALLOWANCE = 100_000
-"""After each alias is replaced by its value, YAML data may have ten times the characters of the file, plus this number.
-
-Larger data is rejected, because it could fill the memory.
+"""YAML data is limited to ten times the characters of the file plus this number. The size is computed after all aliases
+are replaced by their values. Larger data could fill the memory.
 """
 
 STANDARD = "tag:yaml.org,2002:"
@@ -25,10 +24,10 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Prefixes of tags whose values are only known at run time. ORDERED is an exception."""
+"""Prefixes of tags whose values are only known at run time. The tag ORDERED is an exception."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
-"""The tag of an ordered dict. Its only element is a list of all (key, value) pairs."""
+"""The tag of an ordered dict. A node with this tag has a single element, which is a list of all (key, value) pairs."""
 
 
 class _Yaml(yaml.SafeLoader):
@@ -73,10 +72,9 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node with an unknown tag, such as !LinearWarmup.
-
-    For tables and lists, the tag is ignored. A text becomes an `Unknown`, because the tag computes a value, as in
-    !include base.yaml. The tags COMPUTED, TEXT and ORDERED are exceptions.
+    """Return the value of a node with an unknown tag, such as !LinearWarmup. If the node is a table or a list, the tag
+    is ignored. If the node is a text, as in `!include base.yaml`, the result is an `Unknown`, because the tag computes
+    a value. The tags COMPUTED, TEXT and ORDERED are exceptions.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
@@ -109,11 +107,13 @@ _Yaml.add_implicit_resolver(
 
 
 BREAKS = re.compile("[\x85\u2028\u2029]")
-"""Characters at which YAML 1.1 begins a new line. They need an escape sequence."""
+"""Characters at which YAML 1.1 begins a new line. In YAML text, these characters need an escape sequence."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that quotes a text if YAML 1.1 or `_Yaml` would read another value."""
+    """A YAML dumper. If YAML 1.1 or the class `_Yaml` would read a text as another value, the dumper quotes the
+    text.
+    """
 
     yaml_implicit_resolvers = {
         first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()), *resolvers]
@@ -133,7 +133,7 @@ def dump(data: Any) -> str:
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data, duplicate keys). A text without content gives None as its data."""
+    """Return (data, keys that occur twice). If the text is empty, the data is None."""
     try:
         loader = _Yaml(text)
         node = loader.get_single_node()
@@ -173,9 +173,10 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the number of characters and values in a node, with each alias replaced by its value.
+    """Return the number of characters and values in a node after all aliases are replaced by their values.
 
-    sizes: The results by `id`. None marks a node that is being computed, to detect an alias inside its own value.
+    sizes: The results by the `id` of each node. The value None marks a node whose size is being computed, so that an
+    alias inside its own value is detected.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
@@ -211,7 +212,7 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the (key, value) nodes of a key, or None. Tables that `<<` merges are searched, too."""
+    """Return the (key, value) nodes of a key, or None. The search includes tables that `<<` merges."""
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None
     visited.add(id(node))

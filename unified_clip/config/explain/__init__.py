@@ -1,1 +1,3 @@
-"""Explain the effect of a configuration, or how two configurations differ: `unified-clip explain`."""
+"""The package of `unified-clip explain`, which explains the effect of a configuration, or how two configurations
+differ.
+"""

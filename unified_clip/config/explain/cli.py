@@ -168,7 +168,7 @@ def _print_comparison(comparison: Comparison) -> None:
 
 
 def _table(*columns: str) -> Table:
-    """Return a table in which long words continue in the next line, except in columns of numbers."""
+    """Return a table. Except in columns of numbers, long words are split and continue in the next line."""
     from rich.table import Table
 
     table = Table()

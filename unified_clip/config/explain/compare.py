@@ -1,4 +1,4 @@
-"""Explain a configuration by its effect on example gradients, or compare two configurations."""
+"""Explain a configuration by its effect on example gradients, or compare the effects of two configurations."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ class ExampleResult:
 
     outcome: Outcome
     norm: float
-    """The total norm before the clip, without excluded gradients."""
+    """The total norm before the clip. Excluded gradients are not part of this norm."""
 
     coef: float | None
-    """The smallest clip coefficient. `coef`, `norm_clipped` and `results` are None for a skipped step or an error."""
+    """The smallest clip coefficient. If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results`
+    are None.
+    """
 
     norm_clipped: float | None
-    """The 2-norm of all results, including the excluded gradients."""
+    """The 2-norm of all results. Excluded gradients are part of this norm."""
 
     results: dict[str, list[float]] | None
     """The first three elements of the first three gradients, after the clip."""
@@ -54,7 +56,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that differs between two configurations, in words."""
+    """A setting that differs between two configurations. Both values are given in words."""
 
     about: str
     a: str
@@ -67,9 +69,9 @@ class Compared:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference of an element, relative to the largest element of either result.
-
-    It is inf if the results differ and are not finite, or if only one configuration skips or raises.
+    """The largest difference of an element, divided by the largest magnitude in both results. The distance is inf if
+    the results differ and are not finite. If only one configuration skips the step or raises an error, the distance is
+    also inf.
     """
 
     sentence: str
@@ -106,7 +108,9 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Describe a configuration in words, and clip `gradients` by it. Without gradients, clip examples."""
+    """Describe a configuration in words, and clip gradients by the configuration. If `gradients` is None, clip example
+    gradients.
+    """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
     return Explanation(name, describe.sentences(config), notes, worked)
@@ -115,7 +119,9 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare the settings of two configurations, and their effects on `gradients` or on examples."""
+    """Compare the settings of two configurations, and their effects on gradients. If `gradients` is None, use example
+    gradients.
+    """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
     same = a.meaning == b.meaning and a.not_finite == b.not_finite
@@ -123,7 +129,7 @@ def compare(
 
 
 def as_data(result: Explanation | Comparison) -> dict[str, Any]:
-    """Return the result as JSON data, with NaN and infinities as strings."""
+    """Return the result as JSON data. NaN and infinities become strings."""
     summary = {"summary": result.summary} if isinstance(result, Comparison) else {}
     data: dict[str, Any] = _json.plain(asdict(result) | summary)
     return data
@@ -142,9 +148,8 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example by a configuration. Return (effect, clipped arrays). All parameters are 1.
-
-    The list of arrays is empty if the step is skipped or raises an error.
+    """Clip an example by a configuration, and return (effect, clipped arrays). All elements of parameters are 1. If the
+    step is skipped or an error is raised, the list of arrays is empty.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -175,9 +180,9 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference of two elements, divided by the largest magnitude of all elements.
-
-    Equal lists of arrays give 0, where NaN equals NaN. Different lists give inf if any element is NaN or infinite.
+    """Return the largest difference of two elements, divided by the largest magnitude of all elements. If both lists
+    are equal, the result is 0. NaN equals NaN here. If the lists differ and any element is NaN or infinite, the result
+    is inf.
     """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0
@@ -228,9 +233,8 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Return the settings of a configuration in words, by topic, such as {"rule": "norm"}.
-
-    shared: The names of groups that both configurations have. Their order is one of the topics.
+    """Return a dict from topics to settings in words, such as {"rule": "norm"}. shared: The names of groups that both
+    configurations have. The order of these groups is a topic.
     """
     has_norm = config.rule in ("norm", "global_norm")
     return {

@@ -19,7 +19,7 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration.
 
-    threshold: Code to print in place of the threshold, such as args.max_norm.
+    threshold: Code that is printed instead of the threshold, such as args.max_norm.
     """
     groups = [f"Group {group.name!r}, parameters named {listed(group.include, group.exclude)}: {rule(group)}"
               for group in settings.groups]  # fmt: skip
@@ -54,7 +54,7 @@ def warm_up(settings: Settings) -> list[str]:
 def rule(clipping: Clipping, threshold: str = "") -> str:
     """Return sentences about a rule.
 
-    threshold: Code to print in place of the threshold, or of both bounds.
+    threshold: Code that is printed instead of the threshold or the bounds.
     """
     if clipping.rule == "none":
         return "Nothing is clipped. The norm is measured."
@@ -83,7 +83,9 @@ def number(value: float) -> str:
 
 
 def measured(value: float) -> str:
-    """Return a number as the shortest text of a float32, or with 9 digits if no float32 has the same value."""
+    """Return a number as text. If a float32 number has the same value, the text is the shortest text of this float32
+    number. Otherwise, the text has 9 digits.
+    """
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)

@@ -1,4 +1,4 @@
-"""Choose example gradients that show the effect of configurations, and how they differ."""
+"""Choose example gradients that show the effect of configurations, and the differences between configurations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
 """The names of example parameters for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
-"""The words that replace `*` in a pattern, to make an example name."""
+"""Words for example names. The words replace `*` in a pattern."""
 
 PAIRED = 30
-"""The largest number of patterns to combine in pairs. The name for a pair matches both of its patterns."""
+"""The maximum number of patterns from which pairs are formed. The example name for a pair matches both patterns."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """At most two parameter names that each configuration treats in the same way."""
+    """One or two parameter names. Each configuration has the same rule for both names."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """The rule of each configuration for these names. None if the configuration excludes the names."""
+    """The rule of each configuration for these names. If a configuration excludes the names, its rule is None."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,8 @@ class _Measure:
     threshold: float
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
-        """Scale arrays to a norm of `share` times the threshold. For the rule "norm", scale each array alone.
-
-        Return None if floats cannot represent the result.
+        """Scale arrays so that their norm is `share` times the threshold. For the rule "norm", scale each array to this
+        norm. If floats cannot represent the result, return None.
         """
         target = self.threshold * share
         total = norm_of(arrays, self.order)
@@ -104,14 +103,14 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return `step`, and other steps at which the schedules of the configurations can differ."""
+    """Return `step`, followed by steps at which the schedules of the configurations can differ."""
     if all(config.meaning == configs[0].meaning for config in configs):
         return [step]
     return [step, *_schedule_steps([part.threshold for config in configs for part in config.parts], step)]
 
 
 def norm_of(arrays: Sequence[Array], order: float) -> float:
-    """Return the norm over all elements, without overflow or underflow of intermediate results."""
+    """Return the norm over all elements. Intermediate results neither overflow nor underflow."""
     flat = np.concatenate([np.abs(array).astype(np.float64).ravel() for array in arrays] or [np.zeros(0)])
     largest = float(flat.max(initial=0.0))
     if not 0 < largest < math.inf or order == math.inf:
@@ -151,7 +150,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
     """Return steps at which the schedules of the rules differ.
 
-    rules: The rule of each configuration for the same parameters.
+    rules: The rules that all configurations apply to the same parameters.
     """
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
@@ -160,7 +159,7 @@ def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
 
 
 def _schedule_steps(thresholds: Sequence[Any], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of schedules, without `step`."""
+    """Return steps at the start, in the middle and at the end of schedules. The result does not include `step`."""
     later: set[int] = set()
     for threshold in thresholds:
         if isinstance(threshold, Ramp):
@@ -179,9 +178,8 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Return a group of example names for each combination of rules that the configurations apply.
-
-    Names that every configuration excludes are left out, except if there are no other names.
+    """Return a group of example names for each combination of rules that the configurations apply. The function leaves
+    out names that every configuration excludes, unless all names are excluded.
     """
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
@@ -199,7 +197,7 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return the index in `config.parts` for each name that is not excluded."""
+    """Return a dict from names to indices in `config.parts`. Excluded names are left out."""
     # warnings about patterns that match none of these names
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []
@@ -207,7 +205,7 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield NAMES, and then names that match one or two of the patterns."""
+    """Yield the names in NAMES, and then names that match one or two of the patterns."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:
@@ -222,6 +220,6 @@ def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching_name(pattern: str, standin: str) -> str:
-    """Return a name that matches a pattern: `*` becomes the text `standin`, `?` becomes x, `[ab]` becomes a."""
+    """Return a name that matches a pattern. The function replaces `*` by `standin`, `?` by x, and `[ab]` by a."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

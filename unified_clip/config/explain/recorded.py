@@ -1,4 +1,4 @@
-"""Compute what a configuration would have done to the total norms of a recorded run."""
+"""Compute the effect that a configuration would have on the total norms of a recorded run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..schedules import threshold_at
 
 
 def describe(config: ClipConfig, source: Path, path: Path) -> str:
-    """Return a sentence with the share of recorded norms that a configuration clips.
+    """Return a sentence about the share of recorded norms that a configuration clips.
 
-    source: The file of the configuration, for errors.
+    source: The file of the configuration, as printed in error messages.
     """
     if unfit := _unfit(config):
         raise UsageError(
@@ -38,7 +38,7 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
 
 
 def _unfit(config: ClipConfig) -> str:
-    """Return the first setting that does not apply to total norms, or ''."""
+    """Return the first setting that cannot be applied to recorded total norms, or '' if all settings can be applied."""
     if config.rule != "global_norm":
         return f"rule = {config.rule!r}"
     if config.uses_names:

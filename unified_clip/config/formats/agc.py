@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping (AGC) in the formats of trainers."""
+"""Read and write adaptive gradient clipping (AGC) in the formats of trainers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Convention = Literal["timm", "optax", "composer"]
 
 
 def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
-    """Return the settings of AGC. For a `clip_factor` of None or inf, return {"rule": "none"}.
+    """Return the settings of AGC. If `clip_factor` is None or inf, return {"rule": "none"}.
 
     convention: The package whose variant of AGC applies.
     """
@@ -24,10 +24,11 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
 
 
 def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Check all settings, and return the AGC rule to export. For settings without AGC, check nothing, and return None.
+    """Check all settings, and return the AGC rule to export. If the settings do not use AGC, return None without a
+    check.
 
-    convention: The trainer's variant of AGC.
-    has_eps: Whether the format can export the rule's `eps`.
+    convention: The variant of AGC that the trainer uses.
+    has_eps: Whether the format supports the setting `eps` of AGC.
     """
     table = settings.adaptive
     if table is None or table.rule != "agc":

@@ -1,4 +1,4 @@
-"""Base classes of the formats, which read and write a trainer's clip keys."""
+"""Base classes of the formats. A format reads and writes the clip keys of a trainer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from .engines import except_under
 from .naming import name_format
 
 Zero = Literal["off", "zeros", "error"]
-"""The effect of a threshold of 0: clipping is off, all gradients become 0 ("zeros"), or training fails ("error")."""
+"""The effect of a threshold of 0. "off" switches clipping off, "zeros" sets all gradients to 0, and "error" makes
+training fail.
+"""
 
 
 class FormatKey(NamedTuple):
-    """A row about one key in the table of docs/formats.md."""
+    """A row of the table in docs/formats.md. Each row is about one key of a trainer."""
 
     key: str
     meaning: str
     default: str = ""
     versions: str = ""
-    """The versions of the trainer that have the key. '' for all."""
+    """The versions of the trainer that have the key. The text '' means all versions."""
 
     support: Literal["imported and exported", "imported", "rejected"] = "imported and exported"
 
@@ -46,24 +48,26 @@ def words(text: str) -> frozenset[str]:
 
 
 def paths(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of keys in a text. "fit.trainer lr" gives (("fit", "trainer"), ("lr",))."""
+    """Split a text into paths of keys. For example, "fit.trainer lr" becomes (("fit", "trainer"), ("lr",))."""
     return tuple(tuple(path.split(".")) for path in text.split())
 
 
 @dataclass
 class Imported:
-    """The clip settings in a trainer's configuration, with notes for the user."""
+    """The clip settings in the configuration of a trainer, with notes for the user."""
 
     settings: dict[str, Any]
     notes: list[str] = field(default_factory=list)
-    """Sentences for the user, such as about a default that applies."""
+    """Sentences for the user, for example about a default of the trainer."""
 
     not_finite: str = ""
-    """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by its rule."""
+    """Sentences about what the trainer does if a norm is not finite. The text is '' if the trainer clips by its
+    rule.
+    """
 
 
 class OtherFamilyError(NotRepresentableError):
-    """A format supports all settings except the family or eps."""
+    """The error if a format supports all settings except the family or the eps."""
 
     def __init__(self, message: str, family: FamilyName) -> None:
         super().__init__(message)
@@ -72,54 +76,60 @@ class OtherFamilyError(NotRepresentableError):
 
 
 class Format(ABC):
-    """The format of one trainer's configuration."""
+    """The configuration format of a trainer."""
 
     name: ClassVar[str]
     """The name of the format on the command line, such as deepspeed."""
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """The kinds of files that the format reads. Exports use the first kind."""
+    """The kinds of files that the format reads. Exported files have the first kind."""
 
     keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
-    """The files of the trainer's source that define the keys."""
+    """The source files of the trainer that define the keys."""
 
     newest: ClassVar[str]
-    """The newest supported release of the trainer, which is the default for exports."""
+    """The newest supported release of the trainer. Exports use this release by default."""
 
     needs_version: ClassVar[str] = ""
-    """Why the meaning of the keys depends on the trainer's version. '' if it does not."""
+    """The reason why the meaning of the keys depends on the version of the trainer. If the meaning does not depend on
+    the version, the text is ''.
+    """
 
     extends: ClassVar[str] = ""
-    """A format whose keys this trainer also has. If both formats recognise a file, the file is in this format."""
+    """The name of a format whose keys this trainer also has. If both formats recognise a file, the file is in this
+    format.
+    """
 
     instead: ClassVar[str] = ""
-    """How to clip in this trainer by a `ClipConfig` named `clip`, as a phrase for error messages. '' if this is
-    impossible.
+    """A phrase for error messages, which describes how to clip in this trainer by a `ClipConfig` named `clip`. If this
+    is impossible, the text is ''.
     """
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of keys that only this trainer has. A file with one of these keys is in this format."""
+    """The paths of keys that only this trainer has. A file with any of these keys is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of the trainer's clip keys. "*" stands for any key. Error messages name the first path."""
     placeholder: ClassVar[str] = "NAME"
 
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of clip keys that only this trainer has, and that it also reads from its command line."""
+    """The paths of clip keys that only this trainer has. The trainer also reads these keys from its command line."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of clip keys that are not supported. For each key, `read` raises an error or returns a note."""
+    """The paths of clip keys that are not supported. If a file sets such a key, `read` raises an error or returns a
+    note.
+    """
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The names of keys in `clip_keys` that choose a rule instead of a threshold."""
+    """The names of the keys in `clip_keys` that set a rule. All other keys in `clip_keys` set a threshold."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """Top-level keys of the trainer's files. Files of other trainers can have them, too."""
+    """Top-level keys of this trainer. Files of another trainer can also have these keys."""
 
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
@@ -133,28 +143,28 @@ class Format(ABC):
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
-    """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by its rule."""
+    """Sentences about what the trainer does if a norm is not finite. The text is '' if the trainer clips by its
+    rule.
+    """
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         """Return the paths at which a file can have clip keys."""
         return self.clip_keys
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format. By default, the file needs a key in `own_keys`."""
+        """Return whether a file is in this format. By default, the file must have a key in `own_keys`."""
         return any(document.shows(*path) for path in self.own_keys)
 
     @abstractmethod
     def read(self, document: Document, version: Version | None) -> Imported:
         """Return the clip settings in a file. Raise ConfigError if a setting cannot be imported.
 
-        version: The trainer's version. None: the user passed none.
+        version: The version of the trainer, or None if the user passed no version.
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a file that has the effect of the settings. By default, the data has only the first clip
-        key.
-
-        Raise NotRepresentableError for an unsupported setting.
+        """Return the data of a file with the same effect as the settings. By default, the data has only the first clip
+        key. If a setting is not supported, raise NotRepresentableError.
         """
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold
@@ -163,9 +173,9 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Return the version that the user passed, or raise ConfigError without a version.
+        """Return the version that the user passed. If the user passed no version, raise ConfigError.
 
-        unset: A missing key. If the file had this key, the version would not matter.
+        unset: A key that the file does not set. The version is needed only because this key is missing.
         """
         if version is None:
             newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
@@ -176,7 +186,7 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return clip settings as a dict. Without a threshold, return {"rule": "none"}."""
+        """Return clip settings as a dict. If the threshold is None, return {"rule": "none"}."""
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -195,15 +205,17 @@ class Format(ABC):
         null: Literal["off", "error"] = "off",
         infinite: Literal["off", "error"] = "off",
     ) -> float | None:
-        """Return the threshold at a path of keys, or None if its value switches clipping off.
+        """Return the threshold at a path of keys, or None if the value switches clipping off.
 
         Args:
-            document, keys: The file and the path.
-            default: The value of the key if the file does not set it.
-            zero: The effect of a threshold of 0 in the trainer. None: the attribute `zero` of the format.
-            negative: The effect of a threshold below 0. None: "off" if 0 is off, else "error".
-            null: The effect of null: "off" switches clipping off, "error" makes training fail.
-            infinite: The effect of inf: "off" clips nothing, and the result is inf. "error" makes gradients NaN.
+            document, keys: The file, and the path of the key.
+            default: The default of the key.
+            zero: The effect of a threshold of 0 in the trainer. By default, the attribute `zero` of the format applies.
+            negative: The effect of a threshold below 0. By default, a negative threshold has the effect "off" if 0 has
+                this effect, otherwise the effect "error".
+            null: The effect of null. "off" switches clipping off, and "error" makes training fail.
+            infinite: The effect of inf. "off" clips nothing, and this function returns inf. "error" makes all gradients
+                NaN.
 
         Raises:
             ConfigError: The value is not a number, is unknown, or makes training fail.
@@ -241,9 +253,9 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export, or None if the settings clip nothing or have `min` and `max`.
+        """Return the threshold to export. If the settings clip nothing, or have `min` and `max`, return None.
 
-        rules, family, zero: Values that replace the format's attributes of the same names.
+        rules, family, zero: Values that replace the attributes of the format with the same names.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
@@ -262,7 +274,9 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error message for include, exclude, groups and an unsupported `nonfinite`, or ''."""
+        """Return an error message if the settings have include, exclude, groups or an unsupported `nonfinite`.
+        Otherwise, return ''.
+        """
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -275,7 +289,7 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """A sentence with Python code that clips by the configuration, or ''."""
+        """A sentence with Python code that clips by the configuration. If this is impossible, the text is ''."""
         text = f" Or clip in Python{except_under(self.name)}: `clip = ClipConfig.load(FILE)`, then {self.instead}."
         return text if self.instead else ""
 
@@ -298,7 +312,7 @@ class Format(ABC):
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the settings have another family or another eps than the format."""
+        """Raise OtherFamilyError if the family or the eps of the settings differs from the format."""
         if settings.rule == "value":
             return
         problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""
@@ -315,15 +329,17 @@ class OwnFormat(Format):
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Parse the text of a file. `name`: the name of the file in messages."""
+        """Parse the text of a file. `name` is the name of the file in error messages."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:
-        """Return the text of a file. `data`: the result of `write`."""
+        """Return the text of a file. `data` is the result of `write`."""
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice for trainers that fail with 0 or inf. PyYAML would read 1e20 as a string."""
+"""Advice for trainers that fail with 0 or inf. The number is not written as 1e20, because PyYAML reads 1e20 as a
+string.
+"""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
@@ -344,15 +360,15 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """Return a note about the trainer's default if the file does not set a key, else [].
+    """If the file does not set a key, return a note about the default of the trainer. Otherwise, return [].
 
-    effect: The default in words, such as "Trainer clips at 1.0".
+    effect: The effect of the default in words, such as "Trainer clips at 1.0".
     """
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys, or 2 if the file does not set it."""
+    """Return the norm type at a path of keys. If the file does not set the key, return 2."""
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf

@@ -1,4 +1,4 @@
-"""Convert clip configurations from and to the formats of trainers."""
+"""Import clip configurations from the formats of trainers, and export clip configurations to these formats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Keys that together show the format of a file that no format recognises."""
+"""Keys that identify a format if a file has all of these keys. These keys are used if no format recognises the file."""
 
 _TENSORFLOW = (
     " For Keras's optimizers, pass keras. A loop that calls tf.clip_by_global_norm has no file: use ClipConfig."
@@ -46,13 +46,13 @@ CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
-"""(format, parsed file). The format is None for unified_clip's own format."""
+"""A tuple (format, parsed file). For a clip configuration of unified_clip, the format is None."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
     """Return the clip settings in a file of any format.
 
-    from_: "name" or "name@version" of the format. None: infer the format from the file.
+    from_: "name" or "name@version" of the format. If None, the format is inferred from the file.
     """
     path = Path(path)
     name, version = parse_name(from_) if from_ else ("", None)
@@ -62,7 +62,9 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the clip settings in a parsed file. For a trainer's file, `provenance` has the notes of the import."""
+    """Return the clip settings in a parsed file. If the file belongs to a trainer, the entry `provenance` has notes
+    about the import.
+    """
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)
@@ -88,9 +90,8 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the clip settings in a file of unified_clip's own format.
-
-    For a trainer's file, the error has the command that imports the file.
+    """Return the clip settings in a clip configuration of unified_clip. If the file belongs to a trainer, the error
+    message has the command that imports the file.
     """
     path = Path(path)
     try:
@@ -108,12 +109,13 @@ def _parse_own(path: Path) -> Document:
 def write(
     config: Settings, to: str, version: str | None = None, *, nearest: bool = False, kind: str | None = None
 ) -> tuple[str, list[str]]:
-    """Export a configuration as text in a trainer's format. Return (text, notes for the user).
+    """Export a configuration as text in the format of a trainer. Return (text, notes for the user).
 
     to: "name" or "name@version" of the format.
-    version: The version of the trainer. None: the version in `to`, or else the newest supported version.
+    version: The version of the trainer. The default is the version in `to`. If `to` has no version, the default is the
+    newest supported version.
     nearest: Whether to replace a family or eps that the format does not support.
-    kind: "toml", "yaml" or "json". None: the format's first kind.
+    kind: "toml", "yaml" or "json". The default is the first kind of the format.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
@@ -132,7 +134,9 @@ def write(
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Return (configuration with a family and eps that the format supports, notes on the difference)."""
+    """Return (configuration, notes). The configuration has a family and an eps that the format supports, and the notes
+    describe the difference.
+    """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
     if difference is None:
@@ -152,7 +156,7 @@ def _written(trainer: Format, config: Settings, version: Version, kind: str | No
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:
-    """Split "name@version" into (name, version). Without an "@", the version is None."""
+    """Split "name@version" into (name, version). If the text has no "@", the version is None."""
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
         hint = HINTS.get(name.lower(), "")
@@ -174,7 +178,9 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if other formats recognise a file, but `trainer` does not, else []."""
+    """Return a note if the format `trainer` does not recognise a file, but another format does. Otherwise, return
+    [].
+    """
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
@@ -207,7 +213,9 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Return a document merged with its base files. A key that an unread base file might set becomes unknown."""
+    """Merge a document with its base files. If a base file cannot be read, the keys that the base file might set become
+    unknown.
+    """
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)
 
@@ -223,10 +231,8 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, merged file) for each format that recognises a file.
-
-    A format is left out if another format in the result extends it. If no format recognises the file, COMMON_KEYS
-    decide.
+    """Return (format, merged file) for each format that recognises a file. If a format extends another format, the
+    result has only the extending format. If no format recognises the file, use COMMON_KEYS.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
@@ -236,7 +242,7 @@ def _recognising_formats(path: Path) -> list[Format | None]:
 
 
 def _plain(path: Path) -> list[Candidate]:
-    """Return the result of `recognising` without merging base files."""
+    """Return the result of `recognising` for a file that is not merged with its base files."""
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -259,7 +265,9 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _recognises(trainer: Format, document: Document) -> bool:
-    """Return whether a format recognises a file, alone or merged with its base files."""
+    """Return whether a format recognises a file. The format can recognise the file itself, or the file merged with its
+    base files.
+    """
     if trainer.recognises(document):
         return True
     with contextlib.suppress(ConfigError):
@@ -273,7 +281,7 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about the first base file that cannot be read, or ''."""
+    """Return sentences about the first base file that cannot be read. If all base files can be read, return ''."""
     for trainer in FORMATS.values():
         if _may_read(trainer, path) and trainer.inheritance.keys:
             try:
@@ -331,7 +339,9 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return sentences with the command that imports a trainer's file, or '' if no format recognises the file."""
+    """Return sentences with the command that imports the file of a trainer. If no format recognises the file, return
+    ''.
+    """
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Training engines under which training code cannot clip as usual, such as DeepSpeed."""
+"""Training engines, such as DeepSpeed, under which training code cannot clip in the usual way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from ..documents import Document
 DEEPSPEED, MEGATRON, XLA, COLOSSAL, FSDP1 = "DeepSpeed", "Megatron-LM", "XLA", "Colossal-AI", "FSDP 1"
 
 UNREACHABLE = (DEEPSPEED, MEGATRON, XLA, COLOSSAL)
-"""Engines that do not expose the gradients of a step. Only a setting of the engine or of the trainer clips."""
+"""Engines that do not expose the gradients of a step. Under these engines, only a setting of the engine or of the
+trainer can clip.
+"""
 
 UNDER = {
     "hf": f"{DEEPSPEED}, {MEGATRON} or {XLA}",
@@ -18,22 +20,22 @@ UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""For each format, the engines under which the advice `Format.instead` does not work."""
+"""Maps each format to the engines under which the advice `Format.instead` does not work."""
 
 OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""The engine that clips, for each format that always uses the same engine."""
+"""Maps formats to engines, if a format always uses the same engine. This engine clips."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""The rule that a trainer rejects under an engine, by (package of the trainer, engine)."""
+"""Maps (package of the trainer, engine) to a rule that the trainer rejects under the engine."""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
-"""The callback for FSDP 1, whose gradients carry no placement."""
+"""Code that creates the callback for FSDP 1. The gradients of FSDP 1 carry no placement."""
 
 
 def except_under(format_: str) -> str:
-    """Return a phrase such as ", except under DeepSpeed or XLA", or ''."""
+    """Return a phrase such as ", except under DeepSpeed or XLA". If the advice works under all engines, return ''."""
     return f", except under {UNDER[format_]}" if format_ in UNDER else ""
 
 
@@ -43,13 +45,14 @@ STRATEGIES = {
     "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
-"""The engine of a strategy, by a part of its name or class in lower case. The first match counts."""
+"""Maps parts of strategy names to engines. The parts are in lower case, and can also occur in the name of a class. The
+first part that matches is used.
+"""
 
 
 def strategy_name(strategy: Any) -> str:
-    """Return the name or the class of a strategy.
-
-    strategy: A name, or a table that has the class in one of CLASS_KEYS.
+    """Return the name or the class of a strategy. strategy: A name, or a table that has the class under a key in
+    CLASS_KEYS.
     """
     if isinstance(strategy, dict):
         strategy = next((strategy[key] for key in CLASS_KEYS if key in strategy), "")
@@ -62,7 +65,9 @@ def of_strategy(strategy: Any) -> str:
 
 
 def of_file(format_: str, document: Document) -> str:
-    """Return the engine that a trainer's file chooses, or '' if code can clip as `Format.instead` describes."""
+    """Return the engine that the file of a trainer selects. If code can clip as `Format.instead` describes, return
+    ''.
+    """
     data = document.data if isinstance(document.data, dict) else {}
     if format_ in OWN:
         return OWN[format_]
@@ -81,7 +86,7 @@ def of_file(format_: str, document: Document) -> str:
 
 
 def adapted(instead: str, engine: str) -> str:
-    """Return the advice `instead` for an engine, or '' if code cannot clip under the engine."""
+    """Return the advice `instead`, adapted to an engine. If code cannot clip under the engine, return ''."""
     if engine in UNREACHABLE:
         return ""
     return instead.replace("ClipCallback(clip)", SHARDED) if engine == FSDP1 else instead

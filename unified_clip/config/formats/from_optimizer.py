@@ -1,4 +1,4 @@
-"""Read the clip settings of an optimizer, without importing a framework."""
+"""Read the clip settings of an optimizer. This module imports no framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
 from .trainers.tensorflow.keras import NAMES, Keras
 
 KERAS_BASES = ("Optimizer", "OptimizerV2")
-"""The base classes of Keras' optimizers. Before Keras 2.11, the base class is OptimizerV2."""
+"""The base classes of optimizers in Keras. Before Keras 2.11, the base class is OptimizerV2."""
 
 
 def data(optimizer: Any) -> dict[str, Any]:
@@ -46,7 +46,9 @@ def _class_of(optimizer: Any) -> str:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the innermost optimizer, which clips. Optimizers such as `LookAhead` wrap another optimizer."""
+    """Return the innermost optimizer, which is the optimizer that clips. An optimizer such as `LookAhead` wraps another
+    optimizer.
+    """
     for attribute in ("inner_optimizer", "_inner_opt"):
         inner = getattr(optimizer, attribute, None)
         if inner is not None:
@@ -93,7 +95,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
 
 
 def _settings(clip: Any, owner: str) -> dict[str, Any]:
-    """Return the settings of a clip object of Paddle or of `unified_clip.paddle`."""
+    """Return the settings of a clip object. The object belongs to Paddle or to `unified_clip.paddle`."""
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:

@@ -1,4 +1,4 @@
-"""Advice on how to name the format of a file."""
+"""Advice for users who must pass the format of a file by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
 def named_by(way: str) -> Iterator[None]:
     """Set the advice that `name_format` returns inside a `with` block.
 
-    way: The advice with {} for the name, such as "pass --from-b {}".
+    way: The advice with the placeholder {} for the name, such as "pass --from-b {}".
     """
     token = _way.set(way)
     try:
@@ -23,5 +23,5 @@ def named_by(way: str) -> Iterator[None]:
 
 
 def name_format(name: str) -> str:
-    """Return advice to name a format, such as "pass --from hf@5.0"."""
+    """Return advice on how to pass the name of a format, such as "pass --from hf@5.0"."""
     return _way.get().replace("{}", name)

@@ -1,4 +1,4 @@
-"""Find clip keys in places where the trainer does not read them."""
+"""Find clip keys in places that the trainer does not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .naming import name_format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""Stands for any key or index in a path of `Format.places`."""
+"""A wildcard in a path of `Format.places`, which matches any key or index."""
 
 LOOKALIKE = re.compile(
     r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip
@@ -27,41 +27,47 @@ LOOKALIKE = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""Matches the name of a clip key of any trainer, in lower case and without punctuation."""
+"""A pattern for the names of clip keys of all trainers. Names are compared in lower case and without punctuation."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names in the path of a clip key, such as "train maxnorm". The value must be a number."""
+"""A pattern for the last two names in the path of a clip key, such as "train maxnorm". The value of the key must be a
+number.
+"""
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with its value. For unified-clip config check, "
     "approve the key by its value in check.ignore."
 )
-"""Advice for an ignored key, which a program that extends the trainer might read."""
+"""Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""The smallest similarity (by difflib) and the smallest length of a misspelt clip key."""
+"""The minimum similarity of a misspelt clip key, as computed by difflib, and the minimum length of a misspelt clip
+key.
+"""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""The endings of keys that switch clipping on or off, in lower case and without punctuation."""
+"""The last parts of keys that switch clipping on or off. The keys are compared in lower case and without
+punctuation.
+"""
 
 
 def unread_paths(document: Document, trainer: Format) -> list[Path]:
-    """Return the paths of keys that are named like a clip key, but that the trainer does not read."""
+    """Return the paths of keys that have the name of a clip key, but that the trainer does not read."""
     places = [*trainer.places(document), *trainer.foreign_keys]
     entries = _entries(document.data, places)
     return [path for path, value in entries if not _is_at(path, places) and _is_clip_key(path, value, places)]
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
-    """Check the places of the clip keys, and return the keys that the trainer ignores.
+    """Check the places of all clip keys. Return the clip keys that the trainer ignores.
 
     Raises:
-        ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
-            Or no key shows that the file belongs to the trainer.
+        ConfigError: A clip key occurs twice with different values. The trainer reads no clip key of the file. No key
+            shows that the file belongs to the trainer.
     """
     if not isinstance(document.data, dict | list):
         return []
@@ -97,9 +103,8 @@ def check(document: Document, trainer: Format) -> list[Path]:
 
 
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
-    """Return a note for each clip key that the trainer ignores.
-
-    If the trainer clips nothing, raise ConfigError instead, because other code might clip by the key.
+    """Return a note for each clip key that the trainer ignores. If the trainer clips nothing, raise ConfigError
+    instead, because another program might clip by the key.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -116,7 +121,9 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a clip key, or a table with clip keys, twice with different values."""
+    """Raise ConfigError if a file sets a clip key twice with different values. Tables with clip keys are also
+    checked.
+    """
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
@@ -141,9 +148,8 @@ def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return a text such as "max_grad_norm is not set" if a file gives no clip key a value, else ''.
-
-    Keys that choose a rule do not count as clip keys here.
+    """Return a text such as "max_grad_norm is not set" if all clip keys of a file are without a value. Otherwise,
+    return ''. Keys that set a rule are not checked.
     """
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
@@ -155,14 +161,14 @@ def unset(document: Document, trainer: Format) -> str:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    """Return (path, value) for each key that is named like a clip key of any trainer."""
+    """Return (path, value) for each key that has the name of a clip key of any trainer."""
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield (path, value) for the keys of all nested tables and lists.
 
-    places: Paths whose values are not searched for inner keys.
+    places: Paths that end the search. The function does not search for keys inside their values.
     """
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -174,15 +180,14 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:
-    """Return whether a path matches one of the places. ANY in a place matches any key."""
+    """Return whether a path matches any of the places. The wildcard ANY in a place matches any key."""
     same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether a path ends in a clip key of any trainer, or in a key of `places`.
-
-    A misspelt name, such as max_grad_nrom, counts if its value is a number.
+    """Return whether the last key of a path is a clip key of any trainer, or the last key of a path in `places`. If the
+    value is a number, a misspelt name such as max_grad_nrom is also accepted.
     """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
@@ -216,7 +221,7 @@ def _explained(place: Path, trainer: Format) -> str:
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:
-    """Return the first place whose table the file has, or else the first of all places."""
+    """Return the first place whose table exists in the file. If no table exists, return the first place."""
     return max(places, key=lambda place: document.shows(place[0]))
 
 

@@ -1,4 +1,4 @@
-"""Read clip settings from Python source, which is parsed and never run."""
+"""Read clip settings from Python source. The source is parsed, and never run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..documents import Document
 from .base import OwnFormat
 
 MAX_ALIASES = 10
-"""The longest chain of names to follow, such as a = b; b = 1.0."""
+"""The maximum length of a chain of names that the reader follows, such as a = b; b = 1.0."""
 
 MAX_SHOWN = 60
 
 
 class PythonFormat(OwnFormat):
-    """Base class of the formats that read clips in Python source. The data of a document is a `Source`."""
+    """The base class of formats that read clips in Python source. The data of a document is a `Source`."""
 
     kinds = ("python",)
     package: ClassVar[str]
@@ -62,14 +62,16 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def last_name(node: ast.AST) -> str:
-    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`, or ''."""
+    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`. If the node is not a name,
+    return ''.
+    """
     while isinstance(node, ast.Subscript):
         node = node.value
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def end_of(node: ast.expr) -> tuple[int, int]:
-    """Return (line, column) of the end of an expression. Calls run in the order of their ends."""
+    """Return (line, column) of the end of an expression. Python runs calls in the order of their ends."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
@@ -99,9 +101,8 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Return the expressions that the source assigns to each name.
-
-        None stands for any other binding, such as a loop variable or a parameter of a function.
+        """Map each name to the expressions that the source assigns to the name. If a name is bound in another way, for
+        example as a loop variable or a parameter, the list has None.
         """
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
@@ -118,7 +119,7 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Add names that stand for an imported name to `self.imports`, as in `nn = paddle.nn`."""
+        """Add names for imported modules to `self.imports`. For example, `nn = paddle.nn` adds the name `nn`."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)
@@ -136,20 +137,21 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or '' for other expressions."""
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`. For all other expressions, return
+        ''.
+        """
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether the source uses the package. An import alone does not count."""
+        """Return whether the source uses the package. If the source only imports the package, the result is False."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield (name in the package, node) for each use of a package, in the order of the source.
-
-        `optax.tree.clip` is a use of two names: "tree" and "tree.clip".
+        """Yield (name in the package, node) for each use of a package, in the order of the source. The expression
+        `optax.tree.clip` uses two names, "tree" and "tree.clip".
         """
         uses = []
         for node in self.nodes:
@@ -176,7 +178,7 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the single clip of this file, or None. Raise ConfigError if there are several clips."""
+        """Return the only clip in this file, or None. If there are several clips, raise ConfigError."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(
@@ -189,7 +191,7 @@ class Source:
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
         """Return the arguments of a call by name.
 
-        names: The parameters of the called function, in order.
+        names: The parameter names of the called function, in their order.
         """
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
@@ -214,7 +216,9 @@ class Source:
         return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name for a constant."""
+        """Return the value of a constant, such as -1.0 or `float("inf")`. The node can also be a name to which the
+        source assigns a constant.
+        """
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:
@@ -232,7 +236,9 @@ class Source:
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
     def followed(self, node: ast.expr) -> ast.expr:
-        """Return the expression that a name stands for, or `node` if the source assigns the name several times."""
+        """Return the expression that the source assigns to a name. If the source assigns the name several times, return
+        `node`.
+        """
         for _ in range(MAX_ALIASES):
             values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
             if len(values) != 1 or values[0] is None:
@@ -241,7 +247,7 @@ class Source:
         return node
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes that contain a node, the nearest first."""
+        """Yield the nodes that contain a node. The innermost node comes first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
@@ -250,7 +256,7 @@ class Source:
         return next((outer for outer in self.around(node) if isinstance(outer, kinds)), None)
 
     def conditions(self, node: ast.AST) -> list[str]:
-        """Return a note for each `if` that decides whether the code of a node runs."""
+        """Return a note for each `if` statement that contains a node, because the code of the node might not run."""
         tests = [outer.test for outer in self.around(node) if isinstance(outer, ast.If | ast.IfExp)]
         texts = [ast.unparse(test) for test in tests if "__name__" not in ast.unparse(test)]
         return [f"The file clips or not, depending on `{text}`. The import assumes that it clips." for text in texts]

@@ -1,4 +1,4 @@
-"""The error for a file whose clip settings are in another place."""
+"""The error for a file if the clip settings of the training are not in this file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class SetElsewhereError(ConfigError):
     """The clip settings are in another file or in the training script.
 
     problem: A sentence about the file.
-    advice: Sentences about what to import instead.
+    advice: Sentences that name the file or the code to import instead.
     """
 
     def __init__(self, problem: str, advice: str) -> None:

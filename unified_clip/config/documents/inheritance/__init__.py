@@ -1,1 +1,1 @@
-"""Merge a configuration file with the files that it names, as trainers do."""
+"""Merge a configuration file with its base files, as trainers do."""

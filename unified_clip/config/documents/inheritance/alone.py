@@ -1,4 +1,4 @@
-"""The inheritance of trainers that read a single file."""
+"""The inheritance of trainers that read only one file."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Make missing keys unknown if the document names base files that the trainer does not read.
-
-    Another program might merge these base files for the trainer.
+    """If the document names base files, make all missing keys unknown. The trainer does not read these base files, but
+    another program might merge the base files for the trainer.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []

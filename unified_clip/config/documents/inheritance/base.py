@@ -1,4 +1,4 @@
-"""The base class of all ways to merge files, and the loader that they share."""
+"""The base class of all ways to merge files, and the loader that all ways share."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ..keys import Key
 from ..unknown import UnreadFile
 
 Parse = Callable[[Path, str], Document]
-"""A function that parses a file, given its path and its name in messages."""
+"""A function that parses a file. The arguments are the path of the file, and the name of the file in error messages."""
 
 MOST_FILES = 200
-"""The largest number of files that a configuration may name."""
+"""The maximum number of files that a configuration can name."""
 
 
 class Inheritance(ABC):
-    """The base class of the ways in which trainers merge a configuration file with the files that it names."""
+    """The base class of the ways in which trainers merge a configuration file with its base files."""
 
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` can change a file. By default, this is true if the file has one of `keys`."""
+        """Return whether `compose` can change a file. By default, the result is True if the file has a key in
+        `keys`.
+        """
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Return a file merged with the files that it names, with its interpolations resolved.
-
-        If a file cannot be found, the keys that it might set become unknown. Raise ConfigError if the trainer would
-        reject the files.
+        """Merge a file with its base files, and resolve its interpolations. If a base file cannot be found, the keys
+        that the base file might set become unknown. If the trainer would reject the files, raise ConfigError.
         """
 
 
 @dataclass
 class Files:
-    """Opens the files that a configuration names, and limits their number."""
+    """Opens the files that a configuration names. The number of files is limited."""
 
     main: Document
     parse: Parse
@@ -50,10 +50,10 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse the file at `path`, which a document names at `keys`. Return an `UnreadFile` if the file does not
-        exist.
+        """Parse the file at `path`. The path is the value of the key `keys` in a document. If the file does not exist,
+        return an `UnreadFile`.
 
-        above: The chain of files from the main file to `document`, in which each file names the next.
+        above: The chain of files from the main file to `document`. Each file in the chain names the next file.
         """
         if path.resolve() in [other.resolve() for other in above]:
             chain = " -> ".join(self.name(other) for other in [*above, path])
@@ -70,7 +70,7 @@ class Files:
         return UnreadFile(document.place(keys, document.name), problem, self.advice)
 
     def name(self, path: Path) -> str:
-        """Return the path of a file relative to the main file, for messages."""
+        """Return the path of a file relative to the main file, as printed in error messages."""
         if self.main.path is None:
             return path.as_posix()
         return Path(os.path.relpath(path, self.main.path.parent)).as_posix()

@@ -1,4 +1,4 @@
-"""Inheritance by a top-level key that names base files, such as `_BASE_`."""
+"""Inheritance by a top-level key with the names of base files, such as `_BASE_`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = MergeRules()
 
 @dataclass(frozen=True)
 class BaseFiles(Inheritance):
-    """Merges the base files that one key names, in order, and then the file itself."""
+    """Merges the base files that a key names, in their order. The file itself is merged last."""
 
     key: str
     advice: str
@@ -30,7 +30,9 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the trainer's own file of defaults, which can be missing. '' if the trainer has no such file."""
+    """The name of the file with the trainer's defaults. The file can be missing. If the trainer has no file with
+    defaults, the name is ''.
+    """
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -54,9 +56,9 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files, or an `UnreadFile` if the last one is unread.
-
-        The data before an unread file is dropped, because the unread file might change any of its keys.
+        """Return the merged data of all base files. If the last base file cannot be read, return an `UnreadFile`. If
+        another base file cannot be read, the data of all earlier base files is dropped, because the unread file might
+        change any key.
         """
         lower: Any = {}
         for index, base in enumerate(bases):
@@ -68,7 +70,9 @@ class BaseFiles(Inheritance):
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file, which might not exist. For a URL, return an error sentence."""
+        """Return the path of a base file. The file does not have to exist. If the text is a URL, return an error
+        sentence.
+        """
         if "://" in text:
             return f"{text} is on another machine."
         return folder / Path(text).expanduser()
@@ -87,7 +91,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, path of a base file as text) for each base file that the document names."""
+        """Yield (path of keys, text with the path of the base file) for each base file that the document names."""
         value = document.data[self.key]
         if isinstance(value, Unknown):
             raise document.wrong([self.key], value.problem)

@@ -1,4 +1,4 @@
-"""Compose a configuration as Hydra does, with `defaults` lists, config groups, packages and interpolations."""
+"""Compose a configuration as Hydra does. `defaults` lists, config groups, packages and interpolations are supported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""The number of parent folders in which to look for the main configuration."""
+"""The number of parent folders that are searched for the main configuration."""
 
 
 class Hydra(Inheritance):
@@ -43,9 +43,8 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """Return whether a file is only part of a configuration.
-
-    Such a file has a package header, such as `# @package _global_`, and chooses no file of a group.
+    """Return whether a file is only part of a configuration. The file is a part if it has a package header, such as `#
+    @package _global_`, and chooses no file of a group.
     """
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
@@ -53,9 +52,8 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return each main configuration that can choose the file at `path`, composed with this choice.
-
-    For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
+    """Return all main configurations that can choose the file at `path`. Each main configuration is composed with this
+    choice. For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
     """
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
@@ -66,7 +64,9 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Return a main configuration composed with the file `part`, or None if it lacks the group of the file."""
+    """Return a main configuration composed with the file `part`. If the main configuration lacks the group of the file,
+    return None.
+    """
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -89,25 +89,25 @@ def _parse(path: Path, name: str) -> Document:
 class _Node:
     document: Document
     root: Path
-    """The folder that contains the folders of the groups."""
+    """The folder with the folders of all groups."""
 
     group: str
-    """The file's folder, relative to `root`."""
+    """The folder of the file, relative to `root`."""
 
     package: tuple[str, ...]
-    """The path of keys at which Hydra merges the keys of this file."""
+    """The path of keys under which Hydra merges the keys of this file."""
 
 
 @dataclass
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """The entries of `defaults` lists that override a choice, by a key such as "trainer" or "db@source"."""
+    """The entries of `defaults` lists that override a choice. The keys are names such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """The chosen file of each group, for `${group}` in a `defaults` list."""
+    """The chosen file of each group. These files replace `${group}` in a `defaults` list."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -137,7 +137,9 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return (file, package) for `node` and for all files below it, in the order of merging."""
+        """Return (file, package) for `node` and for all files that its `defaults` list chooses. Hydra merges the files
+        in this order.
+        """
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:
@@ -192,7 +194,9 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key of an entry in `choices`, which is "group", or "group@package" for an unusual package."""
+    """Return the key of an entry in `choices`. The key is "group". If the package of the entry is not the default
+    package, the key is "group@package".
+    """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
     default = tuple(filter(None, group.split("/")))
@@ -204,14 +208,13 @@ def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _absolute(package: str) -> tuple[str, ...]:
-    """Split a package, such as "trainer.fit", into its keys. Drop the text up to the last `_global_`."""
+    """Split a package, such as "trainer.fit", into its keys. The text up to the last `_global_` is dropped."""
     return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the nearest folder, from `folder` upwards, that contains the folder of a group.
-
-    Only absolute entries count, such as `/db: mysql`. Without a match, return `folder`.
+    """Return the first folder, from `folder` upwards, that contains the folder of a group. The groups are read from
+    absolute entries, such as `/db: mysql`. If no folder contains a group, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
@@ -225,7 +228,9 @@ def _own_keys(document: Document) -> Any:
 
 
 def _merge(data: Any, own: Any, package: tuple[str, ...]) -> Any:
-    """Merge the keys of a file into `data` at the path `package`. An `UnreadFile` makes all keys there unknown."""
+    """Merge the keys of a file into `data` at the path `package`. If the file is an `UnreadFile`, all keys at this path
+    become unknown.
+    """
     if isinstance(own, UnreadFile):
         return _without(data, own, package)
     for key in reversed(package):

@@ -18,22 +18,26 @@ class Default:
     """An entry of a `defaults` list, such as `override /trainer@fit: gpu`."""
 
     index: int
-    """The index of the entry in the list, or -1 for a `_self_` that Hydra adds."""
+    """The index of the entry in the list. If Hydra adds the entry `_self_`, its index is -1."""
 
     group: str
-    """The group without a leading slash, or the folder if the entry is the path of a file."""
+    """The group of the entry, without a leading slash. If the entry is the path of a file, the group is the folder of
+    the file.
+    """
 
     names: tuple[str, ...]
-    """The files that the entry chooses: ("gpu",) for `trainer: gpu`, () for `trainer: null`."""
+    """The names of the files that the entry chooses. For example, the names are ("gpu",) for `trainer: gpu`, and () for
+    `trainer: null`.
+    """
 
     package: str | None
-    """The package after @ in the entry. None means the package of the group."""
+    """The package after @ in the entry. If None, the entry has the package of the group."""
 
     is_absolute: bool
     is_override: bool = False
     is_optional: bool = False
     is_group: bool = field(default=True)
-    """Whether the entry chooses a file of a group. Other files can override this choice."""
+    """Whether the entry chooses a file of a group. Another file can override this choice."""
 
     @property
     def is_self(self) -> bool:
@@ -49,14 +53,18 @@ class Default:
 
 
 def has_defaults(document: Document) -> bool:
-    """Return whether a file has a `defaults` list in Hydra's form. Each entry is text, or a table with one key."""
+    """Return whether a file has a `defaults` list as Hydra requires. Each entry of the list must be a text, or a table
+    with one key.
+    """
     value = document.data.get("defaults") if isinstance(document.data, dict) else None
     entries = value if isinstance(value, list) else [0]
     return all(isinstance(entry, str) or (isinstance(entry, dict) and len(entry) == 1) for entry in entries)
 
 
 def defaults(document: Document) -> list[Default]:
-    """Return the entries of a file's `defaults` list. A missing `_self_` is added at the end."""
+    """Return the entries of the `defaults` list of a file. If the list lacks `_self_`, this entry is added at the
+    end.
+    """
     entries = list(_entries(document)) if document.shows("defaults") and has_defaults(document) else []
     if not any(entry.is_self for entry in entries):
         entries.append(Default(-1, "", (SELF,), None, False, is_group=False))
@@ -86,14 +94,16 @@ def _entries(document: Document) -> Iterator[Default]:
 
 
 def _words(text: str) -> tuple[set[str], str | None, str]:
-    """Split "override /group@package" into ({"override"}, "package", "/group")."""
+    """Split an entry such as "override /group@package" into ({"override"}, "package", "/group")."""
     *words, rest = text.split() or [""]
     name, at, package = rest.partition("@")
     return set(words), (package.partition(":")[2] or package) if at else None, name
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` above the keys of a file. None means the default package."""
+    """Return the package in the comment `# @package NAME` at the top of a file. If there is no comment, return None,
+    which means the default package.
+    """
     for line in text.splitlines():
         if match := HEADER.match(line):
             return None if match[1] == GROUP else match[1]

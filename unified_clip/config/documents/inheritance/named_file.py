@@ -1,4 +1,6 @@
-"""Files whose paths are values in a configuration, such as DeepSpeed's file in Hugging Face's arguments."""
+"""Files whose paths are values in a configuration. An example is the file of DeepSpeed in the TrainingArguments of
+Hugging Face.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,14 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The number of folders to search for a named file, from the folder of the configuration upwards.
-
-The path is relative to the folder in which the program runs, which is unknown.
+"""The number of folders that are searched for a named file, from the folder of the configuration upwards. Named paths
+are relative to the working directory of the training program, which is unknown.
 """
 
 
 @dataclass(frozen=True)
 class NamedFile(Inheritance):
-    """Replaces a value that is the path of another file by the keys of that file."""
+    """Replaces the path of a named file in a configuration by the keys of the named file."""
 
     at: tuple[str, ...]
     advice: str
@@ -49,9 +50,8 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Return the path of the file `text` in the nearest folder that has it, or an `Unknown`.
-
-        Raise ConfigError if several folders have the file, with different contents.
+        """Return the path of the file `text` in the nearest folder with this file. If no folder has the file, return an
+        `Unknown`. If several folders have files with different contents, raise ConfigError.
         """
         folder = (document.path or Path(document.name)).resolve().parent
         folders = [folder, *folder.parents][:MOST_FOLDERS]

@@ -1,1 +1,3 @@
-"""Configurations in Python, as mmengine reads them. They are parsed and never run."""
+"""Configurations in Python, which trainers such as mmengine read. unified_clip parses these configurations, and never
+runs them.
+"""

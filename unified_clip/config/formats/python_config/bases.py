@@ -1,4 +1,4 @@
-"""Base files of configurations in Python: `_base_`, or imports in `with read_base():`."""
+"""Base files of configurations in Python. The name `_base_`, or imports in `with read_base():`, refer to base files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ FOLDER = re.compile(r"\{\{\s*fileDirname\s*\}\}")
 
 class Import(NamedTuple):
     path: str
-    """The path relative to the importing file, or the name of the module in an installed package."""
+    """The path relative to the file with the import, or the name of a module in an installed package."""
 
     names: dict[str, str] | None
-    """{name in the importing file: name in the base file}. None means all names."""
+    """Maps each name in the file with the import to the name in the base file. None means that all names are
+    imported.
+    """
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,8 @@ class ConfigBases(BaseFiles):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the values of all base files by name, in a `PartialTable` if a base file is unread.
-
-        For `with read_base()`, return only the imported names.
+        """Return the values of all base files by name. If a base file cannot be read, the result is a `PartialTable`.
+        For imports in `with read_base()`, return only the imported names.
         """
         imports = _imports(document)
         names: dict[str, Any] = {}

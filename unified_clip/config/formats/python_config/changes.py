@@ -1,4 +1,4 @@
-"""Find statements that might change a name of a configuration without a plain assignment."""
+"""Find statements in a configuration that might change the value of a name without a plain assignment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name for the paths of base files. In expressions, the name stands for the data of these files."""
+"""The name to which a configuration assigns the paths of base files. In expressions, this name means the data of the
+base files.
+"""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
-"""The names whose values decide about clipping."""
+"""The names whose values affect clipping."""
 
 WRITERS = frozenset({"globals", "locals", "vars", "exec"})
-"""Builtin functions that can change a name without an assignment."""
+"""Builtin functions that can change the value of a name without an assignment."""
 
 
 def reads_base(statement: ast.stmt) -> bool:
@@ -21,7 +23,7 @@ def reads_base(statement: ast.stmt) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the plain names that a statement assigns, without targets such as `a.b` and `a, b`."""
+    """Return the plain names that a statement assigns. Targets such as `a.b` and `a, b` are left out."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]
@@ -29,11 +31,10 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement that might change clipping in a way that cannot be read.
+    """Return (name, statement) for each statement that might change clipping, but that the reader does not understand.
+    The name is in `ROOTS`, and has an unknown value after the statement.
 
-    The name is in `ROOTS`, and its value is unknown after the statement.
-
-    understood: Statements to skip, because the reader has already applied them.
+    understood: Statements that the reader has already applied. These statements are skipped.
     """
     relevant = _relevant_names(body)
     sets_wrapper = any("optim_wrapper" in assigned_names(statement) for statement in body)
@@ -50,9 +51,8 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values decide about clipping, including other names for the same dicts.
-
-    WRITERS and "*" (for `import *`) are included, because they might change any name.
+    """Return the names whose values affect clipping. If several names refer to the same dict, the result has all of
+    these names. The result also has WRITERS and "*" (for `import *`), which might change any name.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
@@ -71,7 +71,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement might change. '*' stands for any name."""
+    """Return the names that a statement might change. The text '*' means any name."""
     if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()
     plain = assigned_names(statement)
@@ -89,9 +89,8 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that are used, bound or imported in a node, without builtins other than WRITERS.
-
-    `_base_` is left out in expressions for keys without clip settings, such as `_base_.train_pipeline`.
+    """Return the names that are used, bound or imported in a node. Of all builtin functions, only WRITERS are included.
+    The name `_base_` is left out in expressions that read no clip settings, such as `_base_.train_pipeline`.
     """
     names: set[str] = set()
     nodes = list(ast.walk(node))

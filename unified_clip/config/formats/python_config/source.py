@@ -1,4 +1,4 @@
-"""Read the values that a configuration in Python assigns to names at the top level."""
+"""Read a configuration in Python. The reader finds the values that are assigned to names at the top level."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 
 
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
-    """Return a document with the values that Python source assigns to names at the top level.
+    """Return a document with all names that Python source assigns at the top level, and with their values.
 
-    names: Names from other files, with their values.
+    names: Maps names from base files to their values.
     """
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body
@@ -68,7 +68,9 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Set entries in the dict at `target`, and mark the statement as understood, unless the dict is unknown."""
+        """Set entries in the dict at `target`, and mark the statement as understood. If the dict is unknown, do
+        nothing.
+        """
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path
@@ -90,14 +92,13 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a path is in a base file and leads to no clip setting.
-
-        Before the base files are read, all paths in base files are irrelevant.
+        """Return whether a path is in a base file and has no clip settings. Before the base files are read, the result
+        is True for all paths in base files.
         """
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
-        """Return the value of an expression, or an `Unknown`. Add the lines of inner values to `places`."""
+        """Return the value of an expression, or an `Unknown`. The lines of inner values are added to `places`."""
         entries = _entries(node)
         if entries is not None:
             self.places.update({(*keys, key): value.lineno for key, value in entries.items()})
@@ -121,7 +122,9 @@ class _Reader:
         return value
 
     def _named(self, path: tuple[str, ...]) -> Any:
-        """Return the value at a path such as ("_base_", "optim_wrapper"), or an `Unknown` if no value is there."""
+        """Return the value at a path such as ("_base_", "optim_wrapper"). If the path has no value, return an
+        `Unknown`.
+        """
         value: Any = self.names
         for key in path:
             if not isinstance(value, dict) or key not in value:
@@ -131,7 +134,9 @@ class _Reader:
 
 
 def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the entries of `dict(key=value)` or `{"key": value}`, or None for other expressions."""
+    """Return the entries of a dict that is written as `dict(key=value)` or `{"key": value}`. For all other expressions,
+    return None.
+    """
     entries: dict[Any, ast.expr] | None = None
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[]):
@@ -142,7 +147,9 @@ def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _path(node: ast.expr) -> tuple[str, ...]:
-    """Return the keys of an expression such as `_base_.optim_wrapper["clip_grad"]`, or () for other expressions."""
+    """Return the keys in an expression such as `_base_.optim_wrapper["clip_grad"]`. For expressions without keys,
+    return ().
+    """
     match node:
         case ast.Name(id=name):
             return (name,)
@@ -153,7 +160,9 @@ def _path(node: ast.expr) -> tuple[str, ...]:
 
 
 def _unbraced(node: ast.expr) -> ast.expr:
-    """Return the expression inside `{{ }}`, an old form of mmengine. Other expressions stay unchanged."""
+    """Return the expression inside `{{ }}`, which is an old syntax of mmengine. All other expressions stay
+    unchanged.
+    """
     match node:
         case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
             return inner

@@ -1,1 +1,1 @@
-"""The formats of Hugging Face, and of trainers that use its TrainingArguments."""
+"""The formats of Hugging Face, and of trainers that use Hugging Face's TrainingArguments."""

@@ -1,4 +1,4 @@
-"""Accelerate's YAML format: the clip keys of DeepSpeed and Megatron-LM."""
+"""The YAML format of Accelerate, with the clip keys of DeepSpeed and Megatron-LM."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ NO_CLIP = (
 
 
 class Accelerate(Format):
-    """Accelerate's YAML and JSON files, whose clip keys only DeepSpeed and Megatron-LM read.
-
-    In all other cases, the training script clips.
+    """The YAML and JSON files of Accelerate. Only DeepSpeed and Megatron-LM read the clip keys in these files. In all
+    other cases, the training script clips.
     """
 
     name, title = "accelerate", "Accelerate"

@@ -1,4 +1,6 @@
-"""Axolotl's YAML format: `max_grad_norm`, which it passes to Hugging Face's TrainingArguments."""
+"""The YAML format of Axolotl, with the key `max_grad_norm`. Axolotl passes this key to Hugging Face's
+TrainingArguments.
+"""
 
 from __future__ import annotations
 

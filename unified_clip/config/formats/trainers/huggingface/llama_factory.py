@@ -1,4 +1,4 @@
-"""LLaMA-Factory's YAML and JSON format: Hugging Face's TrainingArguments, and keys of its own."""
+"""The YAML and JSON format of LLaMA-Factory, with the keys of Hugging Face's TrainingArguments and more keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .training_arguments import NULL, WITHOUT_CLIPPING, HuggingFace
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
 V1_SKIPS = "The trainer of v1 skips steps whose norm is not finite."
 V1_KEYS = ("dist_config", "kernel_config", "sample_backend", "batching_strategy")
-"""Keys that only the trainer of llamafactory/v1 has."""
+"""Keys that only the trainer of the package llamafactory.v1 has."""
 
 
 class LlamaFactory(HuggingFace):

@@ -1,4 +1,4 @@
-"""The format of Hugging Face's TrainingArguments: `max_grad_norm`."""
+"""The format of Hugging Face's TrainingArguments, with the key `max_grad_norm`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ TRAINING_ARGUMENTS = words("""
 """Fields of TrainingArguments that Hugging Face and PaddleNLP share."""
 
 NO_TRAINER = ("checkpointing_steps", "with_tracking")
-"""Arguments of scripts that call Accelerate instead of Trainer, and have another default of max_grad_norm."""
+"""Arguments of scripts that call Accelerate instead of Trainer. These scripts have a different default of
+max_grad_norm.
+"""
 
 NULL_FAILS = Version("5.0.0.dev0")
-"""From this version on, training fails with null. In earlier versions, null switches clipping off."""
+"""The first version in which training fails with null. In earlier versions, null switches clipping off."""
 
 NULL = "null switches clipping off in transformers 4, and makes training fail in 5. Set 0 to clip nothing."
 WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
@@ -78,9 +80,8 @@ class HuggingFace(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key in `own_keys`, and also max_grad_norm or a key in `vocabulary`.
-
-        A key in `own_keys` is not enough, because configurations of models have `gradient_checkpointing`, too.
+        """Return whether a file has a key in `own_keys`, and also has max_grad_norm or a key in `vocabulary`. A key in
+        `own_keys` is not enough, because the configuration of a model can also have `gradient_checkpointing`.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
@@ -115,7 +116,7 @@ class HuggingFace(Format):
         return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
-        """Return a note about DeepSpeed, or raise ConfigError if DeepSpeed does not clip at max_grad_norm."""
+        """Return a note about DeepSpeed. If DeepSpeed does not clip at max_grad_norm, raise ConfigError."""
         clip = document.get(*DEEPSPEED)
         if not document.has(*DEEPSPEED):
             raise document.wrong(DEEPSPEED[:1], f'{NO_CLIP} To clip at max_grad_norm, set "gradient_clipping": "auto".')

@@ -1,4 +1,6 @@
-"""optax's format, Python source: `optax.clip_by_global_norm(1.0)`, first in `optax.chain`."""
+"""The format of optax, which is Python source. A clip such as `optax.clip_by_global_norm(1.0)` must be the first
+transformation in `optax.chain`.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ class Optax(PythonFormat):
 
 
 def short(name: str) -> str:
-    """Return the last part of a dotted name, except for names in a tree module."""
+    """Return a short form of a dotted name: the last part, or the complete name if the name is in a tree module."""
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
@@ -124,11 +126,10 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip, or raise ConfigError if another transformation might precede the
-        clip.
+        """Return notes about the place of a clip. If another transformation might precede the clip, raise ConfigError.
 
-        node: The clip, or a later use of it.
-        alone: Whether the clip is outside optax.chain. If so, the code that uses the clip is checked, too.
+        node: The clip, or a later expression that uses the clip.
+        alone: Whether the clip is outside of optax.chain. If so, the code that uses the clip is also checked.
         """
         if node in self.visited:
             return []
@@ -170,7 +171,9 @@ class _PlaceCheck:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument calls a function of optax, directly or in a variable. Schedules do not count."""
+        """Return whether an argument calls a function of optax. The call can be in the argument or in a variable. Calls
+        of schedules are ignored.
+        """
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
@@ -186,9 +189,9 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement: later reads of its names, or calls of its function.
-
-        Reads in other functions count wherever they are.
+        """Return the nodes that use the result of a statement. These nodes read the assigned names, or call the
+        function that returns the result. A read in another function can be anywhere in the source, but a read in the
+        same function must come later.
         """
         source = self.source
         function = source.function(statement)
@@ -219,7 +222,7 @@ class _PlaceCheck:
     def _reads(self, names: set[str], *, of_imports: bool = False) -> list[ast.Name | ast.Attribute]:
         """Return every read of a variable or an attribute with one of these names.
 
-        of_imports: Whether attributes of imported names count, such as `module.name`.
+        of_imports: Whether to include attributes of imported names, such as `module.name`.
         """
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:

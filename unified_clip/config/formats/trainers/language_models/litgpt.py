@@ -1,4 +1,4 @@
-"""LitGPT's YAML format: `train.max_norm` of `litgpt pretrain`."""
+"""The YAML format of LitGPT, with the key `train.max_norm` of `litgpt pretrain`."""
 
 from __future__ import annotations
 

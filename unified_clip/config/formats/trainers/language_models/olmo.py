@@ -1,4 +1,4 @@
-"""OLMo's YAML format: `max_grad_norm`."""
+"""The YAML format of OLMo, with the key `max_grad_norm`."""
 
 from __future__ import annotations
 

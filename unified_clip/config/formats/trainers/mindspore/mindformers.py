@@ -1,4 +1,4 @@
-"""MindFormers' YAML format: `use_clip_grad` and `max_grad_norm` of `runner_wrapper`."""
+"""The YAML format of MindFormers, with the keys `use_clip_grad` and `max_grad_norm` in `runner_wrapper`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddle's format, Python source: `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
+"""The format of Paddle, which is Python source with calls such as `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ARGUMENTS = {
     "GradientClipByValue": ("max", "min"),
     "GradClipByValue": ("max_value", "min_value"),
 }
-"""The arguments of the clip classes of Paddle 1, 2 and 3."""
+"""The arguments of the clip classes in Paddle 1, Paddle 2 and Paddle 3."""
 
 MODULES = {
     "ClipGradBy": "paddle.nn",
     "GradientClipBy": "paddle.fluid.clip",
     "GradClipBy": "paddle.fluid.dygraph_grad_clip",
 }
-"""The module of each class, by the beginning of its name."""
+"""Maps the beginning of a class name to the module of the class."""
 
 KEYWORDS = {
     "need_clip": "excludes parameters that this file does not name. Remove it in a copy of the file, import the copy, "
@@ -40,7 +40,7 @@ KEYWORDS = {
     "gradient_clip": "sets the clip of one parameter, which this file does not name. Remove it in a copy of the file, "
     "import the copy, and add a group for this parameter to `groups`.",
 }
-"""The reason why a keyword argument is rejected in any call."""
+"""Maps each keyword argument that is always rejected to the reason."""
 
 REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
@@ -56,7 +56,9 @@ PER_GROUP = "Paddle clips each group of parameters separately, by the global nor
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return the effect of a threshold of 0. `ClipGradByNorm` makes training fail, other classes make gradients 0."""
+    """Return the effect of a threshold of 0. `ClipGradByNorm` makes training fail. All other classes set gradients to
+    0.
+    """
     return "error" if rule == "norm" else "zeros"
 
 
@@ -146,7 +148,7 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return the settings of a clip by value. Bounds of -c and c become a threshold of c.
+        """Return the settings of a clip by value. If the bounds are -c and c, the settings have the threshold c.
 
         high_key, low_key: The names of the bounds in `arguments`.
         """

@@ -1,4 +1,4 @@
-"""PaddleClas' YAML format: `Optimizer.clip_norm`."""
+"""The YAML format of PaddleClas, with the key `Optimizer.clip_norm`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class PaddleClas(Format):
 
 
 def _optimizers(document: Document) -> list[list[Key]]:
-    """Return the path of each optimizer's table. `Optimizer` is one table, or a list of {name: table}."""
+    """Return the paths of the tables of all optimizers. The key `Optimizer` has a single table, or a list of {name:
+    table}.
+    """
     optimizers = document.get("Optimizer")
     if not isinstance(optimizers, list):
         return [["Optimizer"]]

@@ -1,4 +1,6 @@
-"""PaddleDetection's YAML format: `clip_grad_by_norm` and `clip_grad_by_value` of `OptimizerBuilder`."""
+"""The YAML format of PaddleDetection, with the keys `clip_grad_by_norm` and `clip_grad_by_value` in
+`OptimizerBuilder`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaddleNLP's and PaddleFormers' JSON and YAML format: `max_grad_norm`."""
+"""The JSON and YAML format of PaddleNLP and PaddleFormers, with the key `max_grad_norm`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments. Keys that Hugging Face's format lacks identify it."""
+    """The format of PaddleNLP's TrainingArguments. The format is recognised by keys that Hugging Face's
+    TrainingArguments lack.
+    """
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
@@ -29,9 +31,8 @@ class PaddleNLP(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key in `own_keys`, and also max_grad_norm or a key in `vocabulary`.
-
-        A key in `own_keys` is not enough, because files of other trainers have `sharding`, too.
+        """Return whether a file has a key in `own_keys`, and also has max_grad_norm or a key in `vocabulary`. A key in
+        `own_keys` is not enough, because the file of another trainer can also have `sharding`.
         """
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 

@@ -1,4 +1,4 @@
-"""PaddleOCR's YAML format: `Optimizer.clip_norm` and `Optimizer.clip_norm_global`."""
+"""The YAML format of PaddleOCR, with the keys `Optimizer.clip_norm` and `Optimizer.clip_norm_global`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaddleSpeech's YAML format: `global_grad_clip`, `grad_clip`, `generator_grad_norm`, `optimizer.max_grad_norm`."""
+"""The YAML format of PaddleSpeech, with keys such as `global_grad_clip`, `grad_clip` and `optimizer.max_grad_norm`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KALDI = ("optim_conf", "global_grad_clip")
 GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
 DIFFUSION = ("ds_grad_norm",)
 AMP = Version("1.4.2")
-"""From this version on, models with an encoder clip by PyTorch's rule, in paddle.nn.utils.clip_grad_norm_."""
+"""The first version in which models with an encoder clip by PyTorch's rule, with paddle.nn.utils.clip_grad_norm_."""
 
 
 OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."
@@ -124,10 +124,8 @@ class PaddleSpeech(Format):
         )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the clip key of speech recognition models with an encoder.
-
-        Before 1.4.2, these models clip by Paddle's rule, and from 1.4.2 on by PyTorch's rule. Without a version,
-        PyTorch's rule is assumed.
+        """Read the clip key of speech recognition models with an encoder. Before 1.4.2, these models clip by Paddle's
+        rule, and from 1.4.2 on, by PyTorch's rule. If the version is unknown, PyTorch's rule is assumed.
         """
         if version is None or version >= AMP:
             return self._by_function(document, [] if version else [OLD])
@@ -135,7 +133,7 @@ class PaddleSpeech(Format):
         return Imported(self.settings("global_norm", threshold))
 
     def _by_function(self, document: Document, notes: list[str]) -> Imported:
-        """Read the clip key of models that call `clip_grad_norm_`, which has PyTorch's rule."""
+        """Read the clip key of models that call `clip_grad_norm_`. This function clips by PyTorch's rule."""
         threshold = self.read_threshold(document, SPEECH, zero="off", negative="error", null="error")
         return Imported(self.settings("global_norm", threshold, family="pytorch"), notes)
 
@@ -158,5 +156,5 @@ class PaddleSpeech(Format):
 
 
 def _is_tts(document: Document) -> bool:
-    """Return whether a file has audio settings, which only recipes for text-to-speech (t2s) have."""
+    """Return whether a file has audio settings. Only recipes for text-to-speech (t2s) have audio settings."""
     return document.has("fs") and document.has("n_shift")

@@ -1,4 +1,6 @@
-"""EasyR1's YAML format: `max_grad_norm` of the actor and the critic. EasyR1 is a fork of verl with keys of its own."""
+"""The YAML format of EasyR1, with the keys `max_grad_norm` of the actor and the critic. EasyR1 is a fork of verl with
+different keys.
+"""
 
 from __future__ import annotations
 

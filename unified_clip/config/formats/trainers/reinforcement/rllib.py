@@ -1,4 +1,4 @@
-"""RLlib's YAML format: `config.grad_clip` and `config.grad_clip_by` of an experiment."""
+"""The YAML format of RLlib, with the keys `config.grad_clip` and `config.grad_clip_by` of an experiment."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ...naming import name_format
 KEY, MODE = "grad_clip", "grad_clip_by"
 RULES: dict[str, Rule] = {"global_norm": "global_norm", "norm": "norm", "value": "value"}
 FAMILIES: dict[str, FamilyName] = {"norm": "paddle"}
-"""RLlib adds 1e-6 to the global norm, and nothing to the norm of a tensor."""
+"""Maps rules to families. RLlib adds 1e-6 to the global norm, and adds nothing to the norm of a tensor."""
 
 MODES: dict[str | None, str] = {rule: mode for mode, rule in RULES.items()}
 
 NEW_STACK = Version("2.40")
-"""From this version on, RLlib's new API stack is the default. The old API stack ignores `grad_clip_by`."""
+"""The first version in which RLlib's new API stack is the default. The old API stack ignores `grad_clip_by`."""
 
 DEFAULTS: dict[str, float | None] = {
     "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
     "DQN": 40.0, "SimpleQ": 40.0, "APEX": 40.0, "IMPALA": 40.0, "APPO": 40.0, "A2C": 40.0, "A3C": 40.0,
 }  # fmt: skip
-"""The default threshold of each algorithm. None: no clip by default."""
+"""Maps each algorithm to its default threshold. None means that the algorithm does not clip by default."""
 
 PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
 NOT_FINITE = "RLlib replaces a norm of NaN by 0, and a norm of inf by 1e9."
@@ -75,7 +75,7 @@ class RLlib(Format):
         return self.clip_keys[2:] if self._is_saved(document) else self.clip_keys[:2]
 
     def _is_saved(self, document: Document) -> bool:
-        """Return whether a file has the configuration of one run at its top level."""
+        """Return whether the top level of a file has the configuration of a single run."""
         return any(document.has(*path) for path in self.own_keys)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -1,4 +1,4 @@
-"""The YAML format of Stable-Baselines3's zoo: `max_grad_norm` of each environment."""
+"""The YAML format of Stable-Baselines3's RL Zoo, with a key `max_grad_norm` for each environment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from ...naming import name_format
 
 KEY = "max_grad_norm"
 DEFAULTS: dict[str, float | None] = {"a2c": 0.5, "ppo": 0.5, "ppo_lstm": 0.5, "dqn": 10.0, "qrdqn": None}
-"""The default threshold of each algorithm, by the name of its file. None: no clip by default."""
+"""Maps the name of an algorithm's file to the default threshold of the algorithm. None means that the algorithm does
+not clip by default.
+"""
 
 WITHOUT = ("ars", "crossq", "ddpg", "her", "sac", "td3", "tqc", "trpo")
-"""The algorithms that do not have the key."""
+"""The algorithms that do not have the key `max_grad_norm`."""
 
 
 class StableBaselines3(Format):
@@ -110,5 +112,5 @@ class StableBaselines3(Format):
 
 
 def _is_run(document: Document) -> bool:
-    """Return whether a file has the arguments of one run at its top level, as the zoo saves them."""
+    """Return whether the top level of a file has the arguments of a single run. The RL Zoo saves these files."""
     return document.shows("policy") and document.shows("n_timesteps")

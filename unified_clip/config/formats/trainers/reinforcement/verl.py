@@ -1,4 +1,4 @@
-"""verl's YAML format: `grad_clip` of the actor and the critic, or `optim.clip_grad`."""
+"""The YAML format of verl, with the keys `grad_clip` or `optim.clip_grad` of the actor and the critic."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _not_finite(document: Document, version: Version | None) -> str:
-    """Return a sentence about steps that verl skips, or ''."""
+    """Return a sentence about the steps that verl skips. If verl skips no steps, return ''."""
     if _is_megatron(document, ACTOR):
         return ""
     if version is None:

@@ -1,4 +1,4 @@
-"""ESPnet's YAML format: `grad_clip` and `grad_clip_type`, or `grad-clip` of ESPnet 1."""
+"""The YAML format of ESPnet, with the keys `grad_clip` and `grad_clip_type`. ESPnet 1 has the key `grad-clip`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEECH_KEYS = ("postnet-layers", "reduction-factor")
 """Keys that ESPnet 1 reads only for speech synthesis and voice conversion."""
 
 SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
-"""Matches the `model-module` of models for speech synthesis and voice conversion."""
+"""A pattern for the `model-module` of models for speech synthesis and voice conversion."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
 """Keys that ESPnet 1 reads only for speech recognition and translation."""

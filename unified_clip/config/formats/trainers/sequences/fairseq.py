@@ -1,4 +1,4 @@
-"""fairseq's formats: `optimization.clip_norm` in YAML, or `--clip-norm` in a shell script."""
+"""The formats of fairseq, with `optimization.clip_norm` in YAML or `--clip-norm` in a shell script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HYDRA = re.compile(r"fairseq-hydra-train|hydra_train\.py")
 TRAINING = ("arch", "optimizer", "lr", "clip-norm")
 
 OFF_BY_DEFAULT = Version("0.12.0")
-"""From this version on, fairseq clips nothing by default. Earlier versions clip at 25."""
+"""The first version in which fairseq clips nothing by default. Earlier versions clip at 25 by default."""
 
 NOT_FINITE = "fairseq stops with an error at a norm that is not finite. With fp16, it skips the step."
 
@@ -68,7 +68,7 @@ class Fairseq(OwnFormat):
     def parse(self, text: str, name: str) -> Document:
         """Return a document with the value of each `--option` of a script.
 
-        Hydra's override `optimization.clip_norm=1.0` counts as --clip-norm.
+        The override `optimization.clip_norm=1.0` of Hydra is read as --clip-norm.
         """
         document = Megatron().parse(text, name)
         if (override := OVERRIDE.search(text)) and not document.has(*SCRIPT):

@@ -1,4 +1,4 @@
-"""FunASR's YAML format: `grad_clip` and `grad_clip_type` of `train_conf`."""
+"""The YAML format of FunASR, with the keys `grad_clip` and `grad_clip_type` in `train_conf`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoeyNMT's YAML format: `training.clip_grad_norm` and `training.clip_grad_val`."""
+"""The YAML format of JoeyNMT, with the keys `training.clip_grad_norm` and `training.clip_grad_val`."""
 
 from __future__ import annotations
 

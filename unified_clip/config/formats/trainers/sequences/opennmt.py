@@ -1,4 +1,4 @@
-"""OpenNMT-py's YAML format: `max_grad_norm`."""
+"""The YAML format of OpenNMT-py, with the key `max_grad_norm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ParallelWaveGAN's YAML format: `generator_grad_norm` and `discriminator_grad_norm`."""
+"""The YAML format of ParallelWaveGAN, with the keys `generator_grad_norm` and `discriminator_grad_norm`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class ParallelWaveGAN(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format. Files of TensorFlowTTS have most of its keys."""
+        """Return whether a file is in this format. Files of TensorFlowTTS have most keys of this format, but are in
+        another format.
+        """
         return document.shows("generator_params") and super().recognises(document)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -1,4 +1,4 @@
-"""WeNet's YAML format: `grad_clip`."""
+"""The YAML format of WeNet, with the key `grad_clip`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format of a Keras optimizer's JSON: `clipnorm`, `global_clipnorm`, `clipvalue`."""
+"""The JSON format of a Keras optimizer, with the keys `clipnorm`, `global_clipnorm` and `clipvalue`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "
 NAMES = tuple(KEYS.values())
 
 TF_KERAS = Version("2.4")
-"""From this version on, `clipnorm` limits the norm of each tensor. In earlier versions, it limits the global norm."""
+"""The first version in which `clipnorm` limits the norm of each tensor. In earlier versions, `clipnorm` limits the
+global norm.
+"""
 
 NO_ZERO = Version("2.11")
-"""From this version on, 0 switches clipping off. In earlier versions, 0 makes all gradients 0."""
+"""The first version in which a threshold of 0 switches clipping off. In earlier versions, 0 sets all gradients to 0."""
 
 NORM_AND_VALUE = (
     "Keras 2.11 to 2.15 then ignores clipvalue, and Keras 3 rejects it: remove clipvalue. Older versions apply both, "
@@ -110,7 +112,9 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file, from keys of the optimizer or from `version`."""
+        """Return the generation of Keras that wrote the file. The keys of the optimizer or the argument `version` show
+        the generation.
+        """
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:
@@ -129,9 +133,8 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the optimizer's configuration, which can be inside other tables.
-
-    An optimizer that scales the loss contains an inner optimizer. In that case, return the path of the inner optimizer.
+    """Return the path of the table with the configuration of the optimizer. An optimizer that scales the loss contains
+    an inner optimizer. If there is an inner optimizer, return the path of its table.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
@@ -142,7 +145,7 @@ def _place(document: Document) -> list[str]:
 
 
 def _clips(nested: Any) -> bool:
-    """Return whether a value is or contains a table with a clip key."""
+    """Return whether a value is a table with a clip key, or contains a table with a clip key."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):

@@ -1,4 +1,4 @@
-"""TensorFlow Model Garden's YAML format: the clip keys of the chosen optimizer."""
+"""The YAML format of TensorFlow Model Garden, with the clip keys of the selected optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The YAML format of llm-foundry, which trains with Composer: `algorithms.gradient_clipping`."""
+"""The YAML format of llm-foundry, which trains with Composer. The clip key is `algorithms.gradient_clipping`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ...base import Format, FormatKey, Imported, imported_key, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
-"""The place of the configuration: the top level, or `parameters` in a file that starts a run."""
+"""The paths at which a file can have the configuration. Files that start a run have the configuration in
+`parameters`.
+"""
 
 BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
-"""A file of Composer has one of these keys and `train_loader`. Files of OLMo have no `train_loader`."""
+"""A file of Composer has `train_loader` and one of these keys. Files of OLMo do not have `train_loader`."""
 
 AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
@@ -85,7 +87,7 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of `gradient_clipping`, or None. `algorithms` is a table or a list of tables."""
+        """Return the path of `gradient_clipping`, or None. The value of `algorithms` is a table or a list of tables."""
         algorithms = document.get(*root, "algorithms")
         if isinstance(algorithms, list):
             tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]

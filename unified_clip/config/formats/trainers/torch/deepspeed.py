@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON format: `gradient_clipping`."""
+"""The JSON format of DeepSpeed, with the key `gradient_clipping`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEY = "gradient_clipping"
 ARGUMENT = ("optimizer", "params", "max_grad_norm")
 
 CLIPS_BY_DEFAULT = Version("0.19.3")
-"""From this version on, DeepSpeed clips even if the file does not set the key."""
+"""The first version in which DeepSpeed clips if the file does not set the key."""
 
 SKIPS = "DeepSpeed skips steps whose norm is not finite"
 FP16 = f"With fp16, {SKIPS}."
@@ -65,9 +65,10 @@ class DeepSpeed(Format):
 
 
 def not_finite(document: Document, threshold: float | None, *table: str) -> str:
-    """Return sentences about steps whose norm is not finite. They depend on the precision in DeepSpeed's settings.
+    """Return sentences about steps whose norm is not finite. The sentences depend on the precision in the settings of
+    DeepSpeed.
 
-    table: The path of DeepSpeed's settings in the file.
+    table: The path of the settings of DeepSpeed in the file.
     """
     if threshold is None:
         return ""

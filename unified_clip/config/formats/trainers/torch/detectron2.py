@@ -1,4 +1,4 @@
-"""detectron2's YAML format: `SOLVER.CLIP_GRADIENTS`."""
+"""The YAML format of detectron2, with the table `SOLVER.CLIP_GRADIENTS`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Detectron2(Format):
         return Imported(self.settings("norm", threshold, read_norm_type(document, [*TABLE, "NORM_TYPE"])), notes)
 
     def _is_enabled(self, document: Document, notes: list[str]) -> bool:
-        """Return whether ENABLED is true. A string such as "False" is evaluated as Python, as detectron2 does."""
+        """Return whether ENABLED is true. As in detectron2, a string such as "False" is evaluated as Python."""
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
         if unknown and "ENABLED" not in table:
@@ -92,7 +92,7 @@ class Detectron2(Format):
         return bool(enabled)
 
     def _value(self, document: Document, key: str, notes: list[str]) -> Any:
-        """Return the value of a key of CLIP_GRADIENTS. For a missing key, return the default and add a note."""
+        """Return the value of a key in CLIP_GRADIENTS. If the key is missing, return the default and add a note."""
         if document.has(*TABLE, key):
             return document.get(*TABLE, key)
         notes.append(f"The file does not set {key}. The default is {DEFAULTS[key]}.")
@@ -110,7 +110,7 @@ class Detectron2(Format):
         return {"SOLVER": {"CLIP_GRADIENTS": table}}
 
     def _fits_full_model(self, settings: Settings) -> bool:
-        """Return whether CLIP_TYPE full_model has the effect of these settings."""
+        """Return whether the clip type `full_model` has the same effect as the settings."""
         with contextlib.suppress(NotRepresentableError):
             self.export_threshold(settings, rules=("global_norm",), zero="off")
             return settings.norm_type in (None, 2.0)

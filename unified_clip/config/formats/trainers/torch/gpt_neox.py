@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML format: `gradient_clipping`, which DeepSpeed reads."""
+"""The YAML format of GPT-NeoX, with the key `gradient_clipping`. DeepSpeed reads this key."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class GPTNeoX(Format):
         return Imported(self.settings("global_norm", threshold), notes, deepspeed.not_finite(document, threshold))
 
     def _place(self, document: Document) -> tuple[Key, ...]:
-        """Return the path of the clip key that applies. deepspeed_extra_args.gradient_clipping has priority."""
+        """Return the path of the clip key that applies. The key deepspeed_extra_args.gradient_clipping has priority."""
         if document.has(*EXTRA):
             return EXTRA
         names = [name for name in NAMES if document.has(name)]

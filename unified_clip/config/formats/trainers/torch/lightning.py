@@ -1,7 +1,6 @@
-"""LightningCLI's YAML format: `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
-
-Hydra's configuration of a Trainer (`_target_: lightning.pytorch.Trainer`) has the same keys at its top level. The
-programs of CompVis and Stability AI have them in `lightning.trainer`.
+"""The YAML format of LightningCLI, with the keys `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`. A
+Hydra configuration of a Trainer has the same keys at its top level, and names the class in `_target_`. The programs of
+CompVis and Stability AI have the same keys in `lightning.trainer`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 BATCHES = "limit_train_batches"
 
 ROOTS: tuple[tuple[str, ...], ...] = (("trainer",), ("fit", "trainer"), ("lightning", "trainer"))
-"""The paths at which a file can have the trainer's arguments."""
+"""The paths at which a file can have the arguments of the Trainer."""
 
 HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 
@@ -90,9 +89,8 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the value of `_target_`, the class that Hydra creates, or None.
-
-    table: The path of the table. Without a path, the table is the whole file.
+    """Return the value of `_target_`, or None. This value is the class that Hydra creates. table: The path of the table
+    with `_target_`. If the path is empty, the table is the complete file.
     """
     return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
 
@@ -103,7 +101,9 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the trainer's arguments, which is one of ROOTS. It is [] if the whole file is a Trainer."""
+    """Return the path of the arguments of the Trainer, which is a path in ROOTS. If the complete file is a Trainer,
+    return [].
+    """
     if _is_hydra_trainer(document):
         return []
     for table, _ in ROOTS[1:]:

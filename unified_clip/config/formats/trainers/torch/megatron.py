@@ -1,4 +1,4 @@
-"""Megatron-LM's formats: `--clip-grad` in a shell script, or `clip_grad` in YAML."""
+"""The formats of Megatron-LM, with `--clip-grad` in a shell script or `clip_grad` in YAML."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script.
-
-        An option with several different values has a list of them. Nested keys, `--a.b`, are left out.
+        """Return a document with the value of each `--option` of a script. If an option has several different values,
+        the document has a list of the values. Nested keys such as `--a.b` are left out.
         """
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
@@ -79,7 +78,7 @@ class Megatron(OwnFormat):
 
 
 def script_options(text: str) -> list[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option."""
+    """Return (line, name, value) of each `--option` of a script. If no word follows the option, the value is None."""
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):
@@ -90,7 +89,7 @@ def script_options(text: str) -> list[tuple[int, str, Any]]:
 
 
 def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, word) for each word of a script, without comments, quotes, brackets and semicolons."""
+    """Yield (line, word) for each word of a script. Comments, quotes, brackets and semicolons are left out."""
     for line, code in enumerate(text.splitlines(), 1):
         for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
             yield line, word

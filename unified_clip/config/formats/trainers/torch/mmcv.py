@@ -1,4 +1,4 @@
-"""The Python format of mmcv 1, parsed and never run: `optimizer_config.grad_clip`."""
+"""The Python format of mmcv 1, with `optimizer_config.grad_clip`. The Python code is parsed, and never run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...python_config.bases import ConfigBases
 from .mmengine import CLIP_ARGUMENTS, MMCV, clip_source
 
 SCHEDULE = ("lr_config", "checkpoint_config", "runner", "total_epochs")
-"""Names of mmcv 1. A file in this format has at least one of them."""
+"""Names that mmcv 1 reads. A file in this format has at least one of these names."""
 
 REPLACED = ("optim_wrapper", "param_scheduler", "train_dataloader", "default_hooks")
-"""Names of mmengine that replaced names of mmcv 1."""
+"""Names of mmengine that replace names of mmcv 1."""
 
 
 class MMCV1(OwnFormat):

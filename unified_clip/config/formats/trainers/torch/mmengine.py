@@ -1,4 +1,4 @@
-"""mmengine's Python format, parsed and never run: `optim_wrapper.clip_grad`."""
+"""The Python format of mmengine, with `optim_wrapper.clip_grad`. The Python code is parsed, and never run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ...python_config.bases import ConfigBases
 CLIP = ("optim_wrapper", "clip_grad")
 MMCV = ("optimizer_config", "grad_clip")
 WRAPPER_ARGUMENTS = words("type optimizer paramwise_cfg constructor accumulative_counts loss_scale dtype")
-"""The arguments of the wrapper of one optimizer. A dict with other keys can contain several optimizers."""
+"""The arguments of the wrapper of a single optimizer. If a dict has more keys, it can contain several optimizers."""
 
 OTHER_CLIP = (
     "with this strategy, {engine} clips by its own setting, and clip_grad is not read. Write a clip configuration with "
@@ -114,7 +114,7 @@ class MMEngine(OwnFormat):
         return f"{problem}. Correct it to one of {', '.join(sorted(CLIP_ARGUMENTS[kind]))}, or remove it."
 
     def _without_clip(self, document: Document) -> Imported:
-        """Return the rule "none" for a file without clip_grad, or raise ConfigError if another key might set a clip."""
+        """Return the rule "none" for a file without clip_grad. If another key might set a clip, raise ConfigError."""
         if document.shows(MMCV[0]) and document.has(*MMCV):
             raise document.wrong(
                 MMCV,

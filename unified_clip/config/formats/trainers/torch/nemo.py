@@ -1,6 +1,6 @@
-"""NeMo's YAML format: Lightning's `trainer.gradient_clip_val`, or `optim.config.clip_grad` of Megatron-Core.
-
-NeMo-Aligner has `gradient_clip_val` in the table of an algorithm, such as `trainer.sft`.
+"""The YAML format of NeMo, with Lightning's key `trainer.gradient_clip_val` or Megatron-Core's key
+`optim.config.clip_grad`. NeMo-Aligner has the key `gradient_clip_val` in the table of an algorithm, such as
+`trainer.sft`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .lightning import ALGORITHM, VALUE, Lightning
 
 MEGATRON = ("optim", "config", "clip_grad")
 ALIGNER = ["sft", "rm", "ppo", "dpo", "kto", "rs", "reinforce", "spin", "knowledge_distillation", "draftp_sd"]
-"""The keys of NeMo-Aligner's algorithms, below `trainer`. NeMo-Aligner ignores `trainer.gradient_clip_val`."""
+"""The keys in `trainer` for the algorithms of NeMo-Aligner. NeMo-Aligner ignores `trainer.gradient_clip_val`."""
 
 
 class NeMo(Lightning):

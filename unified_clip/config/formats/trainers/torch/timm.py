@@ -1,4 +1,4 @@
-"""The YAML format of timm's train.py: `clip_grad` and `clip_mode`."""
+"""The YAML format of timm's train.py, with the keys `clip_grad` and `clip_mode`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtitan's TOML format: `max_norm` in `[training]`."""
+"""The TOML format of torchtitan, with the key `max_norm` in `[training]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtune's YAML format: `clip_grad_norm` of a recipe."""
+"""The YAML format of torchtune, with the key `clip_grad_norm` of a recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...base import Format, FormatKey, Imported, default_note, imported_key, pat
 
 KEY = "clip_grad_norm"
 ASYNC = ("training", "optimizer")
-"""A table of async_grpo, the only recipe that reads `training.clip_grad_norm`."""
+"""A table in configurations of the recipe async_grpo. Only this recipe reads `training.clip_grad_norm`."""
 
 ZERO = "recipes on one device clip nothing with 0. In the other recipes, all gradients become 0."
 
