@@ -1,6 +1,6 @@
 """Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
-The functions here accept the tensors of any framework, and import only the framework of the tensors.
+The functions of this module accept the tensors of any framework, and import only the framework of the tensors.
 `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same functions for one framework.
 """
 
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from .suggest import suggest_threshold as suggest_threshold
 
 _LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
-"""The modules of the names that need the extra `config`. `__all__` leaves these names out, so `from unified_clip import
-*` works without the extra.
+"""The module of each name that needs the extra `config`.
+
+`__all__` does not contain these names, so `from unified_clip import *` works without the extra.
 """
 
 
@@ -66,17 +67,17 @@ def __getattr__(name: str) -> Any:
 def native_available(in_graphs_of: str | None = None) -> bool:
     """Return whether eager clips, or clips in compiled graphs, use the compiled kernels on a CPU.
 
-    Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs without
-    kernels use the framework's operations, and the last bit of a norm can differ. `docs/contract.md` lists these
-    graphs. Graphs of Paddle's `to_static` need UNIFIED_CLIP_GRAPH=kernels to use the kernels, even if this function
-    returns True.
+    Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. In compiled graphs
+    without kernels, the framework's operations compute the norm, and the last bit of the norm can differ.
+    `docs/contract.md` lists the compiled graphs without kernels. Graphs of Paddle's `to_static` need
+    UNIFIED_CLIP_GRAPH=kernels to use the kernels, even if this function returns True.
 
     Args:
-        in_graphs_of: A framework, to check its compiled graphs: "torch", "tensorflow", "paddle", "jax", "mlx" or
-            "numpy". The call imports the framework. Default: check eager clips.
+        in_graphs_of: The framework whose compiled graphs the function checks: "torch", "tensorflow", "paddle", "jax",
+            "mlx" or "numpy". The call imports this framework. By default, the function checks eager clips.
 
     Raises:
-        ValueError: There is no such framework.
+        ValueError: The name of the framework is unknown.
         ModuleNotFoundError: The framework is not installed.
 
     Example:

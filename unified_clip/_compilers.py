@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
-"""The module of each compiler, with the module of unified_clip that registers `entry.run`."""
+"""For each compiler, the module of unified_clip that registers `entry.run`."""
 
 
 class CompilerImport:

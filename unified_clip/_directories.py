@@ -10,9 +10,9 @@ INSTALLED = ("__pycache__", "node_modules", "site-packages")
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files below a directory that have one of these lower-case suffixes, sorted by path.
+    """Return the files in a directory tree whose names end in one of `suffixes`, sorted by path.
 
-    Hidden directories and installed packages are skipped. Broken links count as files.
+    The suffixes are in lower case. Hidden directories and installed packages are skipped. Broken links count as files.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself

@@ -21,13 +21,14 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""Each package, with the name of the backend for the package's tensors. To add a framework, add an entry."""
+"""For each package, the name of the backend that supports tensors of the package. To add a framework, add an entry."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return the backend of the first tensor in `argument`, and the argument with new iterators over the same items.
+    """Return (the backend of the first tensor in `argument`, the argument with new iterators over the same items).
 
-    NumPy arrays are skipped, because every framework accepts them. Without other tensors, the backend is NumPy's.
+    NumPy arrays are skipped, because every framework accepts NumPy arrays. If all tensors are NumPy arrays, return
+    NumPy's backend.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)
@@ -74,7 +75,7 @@ def backend_named(name: str) -> Backend:
 
 
 def adapter_of(kind: type) -> str | None:
-    """Return None for a type that is not a type of tensors."""
+    """Return the name of the backend for a type of tensors, or None for any other type."""
     if kind not in _known:
         packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _known[kind] = next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)

@@ -1,7 +1,7 @@
 """Make text safe to print, such as names of tensors, paths and messages of workers.
 
 Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters. Each
-command calls `safe` once, on all its output.
+command passes its complete output to `safe` once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC. Tuples become lists.
+    r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
+
+    Dicts and lists are escaped item by item, and tuples become lists.
 
     keep: Control characters that stay unchanged. By default, the starts of log commands are escaped, too.
-    code: Keys of dicts whose values are source code, in which line breaks and tabs stay unchanged.
+    code: The dict keys whose values are source code. In source code, line breaks and tabs stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))

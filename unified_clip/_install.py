@@ -14,7 +14,8 @@ CLONE = "path/to/unified_clip"
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    If the source of the package (PEP 610) is unknown or was removed, the command has a placeholder and a note.
+    If the source of the package (PEP 610) is unknown or no longer exists, the command contains a placeholder and a
+    note.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
@@ -49,7 +50,10 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return the address of a repository with a commit, or of an archive, from a record as in PEP 610."""
+    """Return the address of a repository and its commit, or the address of an archive.
+
+    `source` is a record of PEP 610.
+    """
     address = str(source["url"])
     if version_control := source.get("vcs_info"):
         address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"

@@ -22,7 +22,7 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""A file can expand to DEFAULT_RATIO times its own size, or to DEFAULT_BYTES if that is more."""
+"""The tensors of a file can be DEFAULT_RATIO times as large as the file, or DEFAULT_BYTES if this number is larger."""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100
@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """NumPy itself would read a header of up to 4 GiB before it checks the length."""
+    """NumPy itself would read a header of up to 4 GiB before the check of the length."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
@@ -110,7 +110,7 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Counts the entries of nested data while it is read, because a list can contain itself."""
+    """Counts the entries of nested data during reading, because a list can contain itself."""
 
     def __init__(self, file_size: int = 0) -> None:
         """Without repeated entries, a file has at most one entry per byte."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that moves a progress bar. Its arguments are the name of the bar, and the number to add."""
+"""A function that moves a progress bar. The arguments are the name of the bar, and the number to add."""
 
 
 def unseen(name: str, count: int) -> None:
@@ -30,7 +30,7 @@ def busy(text: str) -> Iterator[None]:
 def progress(totals: Mapping[str, int]) -> Iterator[Advance]:
     """Show progress bars while the `with` block runs, and yield the function that moves them.
 
-    totals: The number at which a bar is complete, by the name of the bar.
+    totals: A dict from the name of each bar to the number at which the bar is complete.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -15,7 +15,7 @@ Real = Annotated[
     PlainSerializer(_json.plain, return_type=float | str, when_used="json"),  # pydantic 2.10 cannot infer the type
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}),
 ]
-"""A number. In JSON, infinities and NaN are strings."""
+"""A number. NaN and infinities are strings in JSON."""
 
 
 class ReportModel(BaseModel):

@@ -14,7 +14,8 @@ CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors to a safetensors file. The same tensors always give the same bytes.
 
-    tensors: (name of the dtype, NumPy array) by name. For bfloat16, the array has the bits as uint16.
+    tensors: A dict from the name of each tensor to (name of the dtype, NumPy array). For bfloat16, the array contains
+    the bits as uint16.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     blocks = []
@@ -31,7 +32,7 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a file like `write`. An interruption leaves no incomplete file."""
+    """Write a safetensors file like `write`. If the process is interrupted, no incomplete file remains."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new, tensors, metadata)

@@ -20,7 +20,7 @@ except ImportError:  # on Windows
 PREFIX = "unified_clip_"
 
 LOCK = ".lock"
-"""A process and its workers hold a lock on this file until they end."""
+"""A process and its workers lock this file until the processes end."""
 
 
 class Scratch:
@@ -30,7 +30,7 @@ class Scratch:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """Workers inherit this file descriptor. It is None if the file system has no locks."""
+        """The file descriptor of the lock, which workers inherit. The value is None if the file system has no locks."""
 
     def __enter__(self) -> Self:
         return self

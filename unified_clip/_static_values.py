@@ -32,7 +32,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""Larger powers and longer whole numbers are not computed, to save time."""
+"""Powers with a larger exponent and whole numbers with more digits are not computed, because they take too long."""
 
 Target = ast.Name | ast.Attribute
 
@@ -47,7 +47,8 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
     """Return the value of a constant expression, such as `1.0 / 4`, `float("inf")` or a name.
 
     value_of: A function that returns the value of a name, or raises UnknownValueError.
-    full_name: A function that returns the full name of a dotted name, such as 'numpy.inf', or '' without an import.
+    full_name: A function that returns the full name of a dotted name, such as 'numpy.inf', or '' if the name is not
+    imported.
     """
     match node:
         case ast.Constant(value=value):

@@ -45,18 +45,18 @@ LINES_SHOWN = 6
 LINE_CHARACTERS = 300
 
 REPORT_SECONDS = 1.0
-"""A hung worker has this many seconds to report its calls."""
+"""The number of seconds that a hung worker has to report its calls."""
 
 POLL_SECONDS = 0.1
 
 PARENT_CHECK = 1.0
-"""Seconds between two checks whether the parent of a worker still runs."""
+"""A worker checks at this interval, in seconds, whether its parent process still runs."""
 
 
 @dataclass(frozen=True)
 class Exit:
     code: int | None
-    """The exit status, or None after a timeout. A signal gives a negative status."""
+    """The exit status, or None after a timeout. If a signal ended the worker, the status is negative."""
 
     stderr: Sequence[str]
     calls: str = ""
@@ -84,12 +84,13 @@ class Exit:
 class Worker:
     """A process that can import this package. The process starts at once, and ends with the `with` block.
 
-    The worker has a session of its own, so the processes that it started end with it.
+    The worker has its own session. When the worker ends, the processes that the worker started end, too.
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. For another interpreter, the directory gets a copy of the package.
-        sees_gpus: Whether frameworks can find GPUs. By default, frameworks run on the CPU.
+        scratch: A directory for the worker. If the worker has another interpreter, a copy of the package is written to
+            this directory.
+        sees_gpus: Whether frameworks in the worker can find GPUs. By default, frameworks run on the CPU.
     """
 
     def __init__(
@@ -131,10 +132,11 @@ class Worker:
         self._errors.close()
 
     def wait(self, timeout: float, poll: Callable[[], bool] | None = None) -> Exit:
-        """Wait until the worker ends, and end the processes that it started.
+        """Wait until the worker ends, and then end the processes that the worker started.
 
         timeout: The number of seconds after which the worker is ended.
-        poll: A function that is called every `POLL_SECONDS` seconds. After a result of True, the timeout restarts.
+        poll: A function that is called every `POLL_SECONDS` seconds. If the function returns True, the timeout
+        restarts.
         """
         until = time.monotonic() + timeout
         while True:
@@ -159,7 +161,8 @@ class Worker:
     def _calls(self) -> str:
         """Return the current calls of a hung worker.
 
-        A signal asks for the calls. The signal ends a worker that did not call `prepare`.
+        The worker reports its calls when it gets a signal. If the worker did not call `prepare`, the signal ends the
+        worker.
         """
         if not hasattr(os, "killpg"):
             return ""
@@ -183,7 +186,7 @@ class Worker:
 
 
 def _calls_of_fatal_error(report: Sequence[str]) -> str:
-    """Return the calls of the crashed thread, which can be the last thread in faulthandler's report."""
+    """Return the calls of the thread that crashed. In faulthandler's report, this thread can be the last thread."""
     starts = [number for number, line in enumerate(report) if line.startswith("Current thread")]
     if not starts:
         return ""
@@ -232,9 +235,9 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
-    The directory of this package comes last, so that its other packages do not hide the user's packages. But it comes
-    first if `PYTHONPATH` has another copy of this package. Another interpreter gets a separate copy of this package,
-    because it must not find the packages beside this one.
+    The directory that contains this package comes last, so that other packages in the directory do not hide the user's
+    packages. If `PYTHONPATH` has another copy of this package, the directory comes first. Another interpreter gets a
+    separate copy of this package, because this interpreter must not import the other packages in the directory.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

@@ -60,7 +60,7 @@ EXTRAS = {
     "config": ("config", ("packaging", "pydantic", "tomlkit", "yaml")),
     "config check": ("port", (*CLI, "libcst")),
 }
-"""The extra that each command needs, and the modules of the extra."""
+"""For each command, the extra that the command needs and the modules of the extra."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,7 +169,7 @@ class _Version(argparse.Action):
 
 
 def _read_ported(path: Path) -> Any:
-    """This function is here because `parity` must not import `port`."""
+    """Read a report of `port` for the command `parity`, which must not import `port`."""
     from .port.report import build
 
     return build.read(path)

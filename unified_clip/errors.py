@@ -13,37 +13,39 @@ __all__ = [
 class ClipWarning(UserWarning):
     """A warning about a call that is allowed but probably a mistake, such as a clip without gradients.
 
-    The message has the remedy.
+    The message explains what to change.
     """
 
 
 class NonFiniteNormError(RuntimeError):
     """A norm is NaN or infinite, and the caller asked for an error in this case. No gradient was changed.
 
-    The message names the gradients that are not finite. Catch the error and skip the optimizer's step, or find the
-    cause.
+    The message lists the gradients that contain NaN or infinities. Catch the error and skip the optimizer's step, or
+    find the cause.
     """
 
 
 class PartlyClippedError(RuntimeError):
-    """A framework's operation failed after the first gradient was written.
+    """An operation of the framework failed after some gradients had been clipped.
 
     Discard the gradients and repeat the backward pass.
     """
 
 
 class ConfigError(CodedError, ValueError, code="UC104"):
-    """A clip configuration is wrong. The message has the file, the line, the key and the remedy.
+    """A clip configuration is wrong.
 
-    `unified-clip help CODE` explains the attribute `code`, such as "UC104".
+    The message contains the file, the line, the key and the remedy. For an explanation of the attribute `code`, such as
+    "UC104", run `unified-clip help CODE`.
     """
 
 
 class NotRepresentableError(ConfigError, code="UC107"):
-    """A trainer's own format does not support a setting of the configuration. The message has the setting and the
-    remedy.
+    """A trainer's own format does not support a setting of the configuration.
+
+    The message contains the setting and the remedy.
     """
 
 
 class NothingClippedError(RuntimeError):
-    """The attribute `last` was read before the first clip. Clip first, and read `last` of the object that clipped."""
+    """The attribute `last` was read before the first clip. Clip first, and then read `last`."""

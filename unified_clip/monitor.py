@@ -14,7 +14,7 @@ Log = Callable[[dict[str, float], int], object]
 
 
 class Clipped(Protocol):
-    """A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns."""
+    """A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`."""
 
     @property
     def last(self) -> Any: ...
@@ -24,21 +24,22 @@ class Clipped(Protocol):
 
 
 def metrics(clip: Clipped, prefix: str = "") -> dict[str, float]:
-    """Return the metrics of the last clip, by the names that trainers use.
+    """Return the metrics of the last clip as a dict. The keys are the names that trainers use.
 
     Args:
-        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns. Clip before the call.
+        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`. Clip before you
+            call this function.
         prefix: The prefix of each name, such as "train/".
 
     Returns:
         `grad_norm`: the total norm before clipping. `grad_norm_clipped`: the total norm after clipping. `clip_coef`:
-        the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed a gradient, from 0 to 1.
-        Unknown numbers are left out. The function waits for the device.
+        the smallest coefficient. `clip_rate`: the share of the last 100 clips that changed a gradient, from 0 to 1. The
+        dict has no entry for an unknown number. The function waits until the device has computed the numbers.
 
     Raises:
         NothingClippedError: Nothing has been clipped yet.
 
-    Source: unified_clip; `grad_norm` is the norm before clipping in HF Transformers and torchtitan too.
+    Source: unified_clip. In HF Transformers and torchtitan, `grad_norm` is also the norm before clipping.
 
     Example:
         >>> import numpy as np
@@ -56,13 +57,13 @@ class Monitor:
     """Log the metrics of the last clip at every n-th call. Call the monitor after each step.
 
     Args:
-        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
-        log: A function whose arguments are a dict of numbers by name, and the step.
-        every: The number of calls per log. Only the calls that log wait for the device.
+        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
+        log: A function with two arguments: a dict of the metrics, and the number of the step.
+        every: The number of calls from one log to the next. Only calls with a log wait for the device.
         prefix: The prefix of each name, such as "train/".
 
     Raises:
-        ValueError: `every` is not a whole number of 1 or more.
+        ValueError: `every` is not a positive whole number.
 
     Source: unified_clip.
 
@@ -96,16 +97,16 @@ class Monitor:
 
 
 def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that calls `add_scalar` of a `SummaryWriter` (torch.utils.tensorboard or tensorboardX).
+    """Return a `Monitor` that logs to TensorBoard.
 
     Args:
-        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
-        writer: The `SummaryWriter`.
-        every: The number of calls per log.
+        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
+        writer: A `SummaryWriter` of torch.utils.tensorboard or tensorboardX. The monitor calls the method `add_scalar`.
+        every: The number of calls from one log to the next.
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: `every` is not a whole number of 1 or more.
+        ValueError: `every` is not a positive whole number.
 
     Example:
         >>> import numpy as np
@@ -130,16 +131,16 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
 
 
 def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that calls `log_metrics` of MLflow in the active run.
+    """Return a `Monitor` that logs to the active run of MLflow.
 
     Args:
-        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
-        module: The module `mlflow`.
-        every: The number of calls per log.
+        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
+        module: The module `mlflow`. The monitor calls the function `log_metrics` of this module.
+        every: The number of calls from one log to the next.
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: `every` is not a whole number of 1 or more.
+        ValueError: `every` is not a positive whole number.
 
     Example:
         >>> import numpy as np
@@ -156,16 +157,16 @@ def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/"
 
 
 def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") -> Monitor:
-    """Return a `Monitor` that calls `log` of a run of Weights & Biases.
+    """Return a `Monitor` that logs to a run of Weights & Biases.
 
     Args:
-        clip: A `ClipConfig`, or the object that its method `clipper` or `attach_to` returns.
-        run: The run from `wandb.init()`.
-        every: The number of calls per log.
+        clip: A `ClipConfig`, or an object from the method `clipper` or `attach_to` of a `ClipConfig`.
+        run: The run that `wandb.init()` returned. The monitor calls the method `log`.
+        every: The number of calls from one log to the next.
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: `every` is not a whole number of 1 or more.
+        ValueError: `every` is not a positive whole number.
 
     Example:
         >>> import numpy as np

@@ -1,9 +1,10 @@
-"""Functions for the argument `ownership` of `clip_grad_norm_`. They decide which rank counts a gradient in the norm.
+"""Functions for the argument `ownership` of `clip_grad_norm_`.
 
-Use these functions if the placements of the gradients do not show which rank counts an element. Each function here
-returns a function of a parameter, or of a gradient if you pass gradients only. A clip calls the returned function for
-each parameter. The returned function decides whether this rank counts the parameter's gradient. In the process group,
-exactly one rank has to count each element. To check this rule, pass `check_numel`.
+These functions decide which rank includes a gradient in the total norm. Use these functions if the placements of the
+gradients do not determine the rank. Each function of this module returns a function. A clip calls the returned function
+for each parameter, or for each gradient if the clip gets only gradients. The result is True if this rank includes the
+gradient in the norm. Exactly one rank of the process group must include each element. To check the number of elements,
+pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ._distributed.ranks import KeptByIdentity, Ranks
 __all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership", "stage_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
-"""Parameters that an earlier pipeline stage counts: a list, or a function that returns True or False."""
+"""Parameters that an earlier pipeline stage includes: a list, or a function that returns True for these parameters."""
 
 
 class _ElsewhereCounted:
@@ -30,7 +31,7 @@ class _ElsewhereCounted:
         if is_model or hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
             raise TypeError(
                 f"also_elsewhere has the type {type(also_elsewhere).__qualname__}. Pass a list of parameters, or a "
-                "function of a parameter that returns True or False"
+                "function that gets a parameter and returns True or False"
             )
         self._rule = also_elsewhere if callable(also_elsewhere) else None
         self._parameters = () if callable(also_elsewhere) else tuple(also_elsewhere)
@@ -56,9 +57,9 @@ class _ElsewhereCounted:
             if id(parameter) not in present:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not among the "
-                    "parameters of this call, so its copies would be counted twice. If fully_shard replaced it, make "
-                    "the list after fully_shard. Or pass a function: also_elsewhere=lambda parameter: parameter "
-                    "is model.head.weight. If this call does not clip it, remove it from the list"
+                    "parameters of this call, so its copies would be counted twice. If fully_shard replaced the "
+                    "parameter, make the list after fully_shard. Or pass a function: also_elsewhere=lambda parameter: "
+                    "parameter is model.head.weight. If this call does not clip the parameter, remove it from the list"
                 )
 
 
@@ -67,7 +68,7 @@ class _StagedOwnership:
         self._elsewhere = _ElsewhereCounted(also_elsewhere)
 
     def check_present(self, tensors: Iterable[Any]) -> None:
-        """Raise ValueError if the list `also_elsewhere` has a parameter that the clip call lacks."""
+        """Raise ValueError if a parameter of the list `also_elsewhere` is not in the clip call."""
         self._elsewhere.check_present(tensors)
 
     def counts_elsewhere(self, parameter: Any) -> bool:
@@ -75,29 +76,32 @@ class _StagedOwnership:
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
-    """Decide whether this rank counts a parameter that is on a sub-mesh of a device mesh, or on no mesh.
+    """Decide whether this rank includes a parameter in the norm.
 
-    Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts its own
-    parameters. A parameter's own mesh can lack other dimensions of `root`. Along these dimensions, the ranks have
-    copies of the parameter, and only the first rank counts it.
+    A parameter can be on a part of a device mesh, or on no mesh. Along the dimensions in `distinct`, the ranks have
+    different parameters, and every rank includes its own parameters. If a parameter's mesh does not contain another
+    dimension of `root`, the ranks along this dimension have copies of the parameter. Only the first of these ranks
+    includes the parameter.
 
     Args:
-        root: The device mesh of all ranks that have the model. Its dimensions need names.
+        root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
         distinct: The name of a dimension along which parameters differ, such as "pp" for pipeline stages, or a list of
             names.
-        also_elsewhere: Parameters that this rank and an earlier pipeline stage have, such as a tied embedding. The
-            earlier stage counts them. Pass a list, or a function of a parameter that returns True or False. Make a
-            list after `fully_shard`, which replaces parameters. Sum the gradients of the copies before you clip.
+        also_elsewhere: Parameters that are on this rank and in an earlier pipeline stage, such as a tied embedding. The
+            earlier stage includes these parameters in the norm. Pass a list of parameters, or a function that takes a
+            parameter and returns True or False. Make the list after the call of `fully_shard`, which replaces the
+            parameters. Before you clip, sum the gradients of the copies.
 
     Raises:
-        TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model or a string, or a list
-            with names. During a clip: the function `also_elsewhere` returns something other than True or False.
-        ValueError: `root` has no dimension names, or lacks a dimension in `distinct`. This rank is not on `root`.
-            During a clip: a parameter is on ranks outside `root`, or on only some ranks along a dimension. The call
-            lacks a parameter of `also_elsewhere`.
+        TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
+            names. During a clip: the function `also_elsewhere` returns a value that is not True or False.
+        ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`. This
+            rank is not on `root`. During a clip: a parameter is on ranks outside `root`, or on only some ranks along a
+            dimension. A parameter of `also_elsewhere` is not in the clip call.
 
     Example:
-        A pipeline has two stages of FSDP2 modules, each on `mesh["dp"]`. The last stage reuses the embedding::
+        A pipeline has two stages. The modules of each stage use FSDP2 on `mesh["dp"]`. The last stage reuses the
+        embedding::
 
             mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "dp"))
             tied = [] if mesh.get_local_rank("pp") == 0 else [stage.head.weight]
@@ -109,8 +113,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         super().__init__(also_elsewhere)
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
-                f"root has the type {type(root).__qualname__}. Pass a DeviceMesh of PyTorch, or, instead of "
-                "mesh_ownership, a function of a parameter that returns whether this rank counts it"
+                f"root has the type {type(root).__qualname__}. Pass a DeviceMesh of PyTorch. Or, instead of "
+                "mesh_ownership, pass a function that gets a parameter and returns whether this rank includes the "
+                "parameter in the norm"
             )
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))
@@ -162,7 +167,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
-        """Return the dimensions along which other ranks have copies of a parameter that is on `ranks`."""
+        """Return the dimensions of `root` along which other ranks have copies of a parameter.
+
+        ranks: The ranks of the parameter's mesh.
+        """
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, and the mesh has {sorted(self.mesh_ranks)}. Pass the "
@@ -182,26 +190,26 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
 
 
 def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
-    """Return a function that decides whether this rank counts a parameter of an FSDP1 model.
+    """Return a function that decides whether this rank includes a parameter of an FSDP1 model in the norm.
 
-    Every rank counts its shards. `NO_SHARD` modules, ignored modules and modules outside FSDP1 have no shards: every
-    rank has a copy of their parameters. Only the first rank of the model's process group counts these parameters.
+    Every rank includes its shards. Modules with `NO_SHARD`, ignored modules and modules outside FSDP1 have no shards:
+    every rank has a copy of the parameters. Only the first rank of the model's process group includes these parameters.
 
-    Call this function after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the
-    clip. Do the same for `HYBRID_SHARD`.
+    Call this function after FSDP1 has wrapped the model. Then pass the parameters and
+    `process_group=model.process_group` to the clip, also with the strategy `HYBRID_SHARD`.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
-        tensor_rank: The number of this rank in its tensor-parallel group, if `parallelize_module` comes before FSDP1.
-            Only rank 0 counts parameters outside the plan of `parallelize_module`, such as those of a normalization
-            layer. As `process_group`, pass all data-parallel and tensor-parallel ranks that together hold one copy of
-            the model.
+        tensor_rank: The number of this rank in its tensor-parallel group, if you call `parallelize_module` before
+            FSDP1. Parameters outside the plan of `parallelize_module`, such as the parameters of a normalization layer,
+            are included on tensor-parallel rank 0 only. As `process_group`, pass the group of all data-parallel and
+            tensor-parallel ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
         ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, but
-            `tensor_rank` is missing. A flat parameter contains tensor-parallel and other parameters. During a clip: a
-            parameter is not in the model.
+            `tensor_rank` is missing. A flat parameter contains both tensor-parallel parameters and parameters that are
+            not tensor-parallel. During a clip: a parameter is not in the model.
 
     Example:
         On each rank, after `init_process_group`::
@@ -229,8 +237,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         if not own >= ranks or (handle.uses_sharded_strategy and own != ranks):
             raise ValueError(
                 f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
-                "infer the parameters of the other ranks. Instead of fsdp1_ownership, pass a function of a parameter "
-                "that returns whether this rank counts it"
+                "infer the parameters of the other ranks. Instead of fsdp1_ownership, pass a function that gets a "
+                "parameter and returns whether this rank includes the parameter in the norm"
             )
         for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
             counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)
@@ -251,7 +259,10 @@ def _ranks_of(group: Any) -> set[int]:
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield each parameter of an FSDP1 handle, and whether this tensor-parallel rank counts the parameter."""
+    """Yield (parameter, is_included) for each parameter of an FSDP1 handle.
+
+    The boolean is True if this rank includes the parameter in the norm.
+    """
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):
@@ -285,20 +296,21 @@ def megatron_ownership(
     data_rank: int | None = None,
     expert_data_rank: int | None = None,
 ) -> Callable[[Any], bool]:
-    """Return a function that decides whether this rank counts a plain parameter. It uses Megatron's attributes.
+    """Return a function that decides by Megatron's attributes whether this rank includes a parameter in the norm.
 
-    Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. All tensor-parallel ranks have a copy of
-    a parameter without this attribute, and only rank 0 counts it. Experts (`allreduce` is False) follow the
-    expert-parallel layout. No rank counts a `shared` parameter: it is the last pipeline stage's copy of the embedding.
+    A parameter with the attribute `tensor_model_parallel` is sharded, and every tensor-parallel rank includes its
+    shard. Every tensor-parallel rank has a copy of a parameter without this attribute, and only rank 0 includes the
+    copy. For experts (`allreduce` is False), the numbers of the expert-parallel ranks apply instead. No rank includes a
+    parameter with the attribute `shared`, because this parameter is the last pipeline stage's copy of the embedding.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
-        expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. None: `tensor_rank`.
-        data_rank: The number of this rank in its data-parallel group. Pass the number if several data-parallel ranks
-            of the process group have copies of the gradients. Then only data-parallel rank 0 counts parameters. Leave
-            the number out if the distributed optimizer shards the gradients over the data-parallel ranks.
-        expert_data_rank: The number of this rank in its expert-data-parallel group. If you pass `data_rank`, experts
-            need this number.
+        expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
+        data_rank: The number of this rank in its data-parallel group. Pass this number if data-parallel ranks of the
+            process group have copies of the gradients. With this number, only data-parallel rank 0 includes parameters.
+            Do not pass the number if the distributed optimizer shards the gradients over the data-parallel ranks.
+        expert_data_rank: The number of this rank in its expert-data-parallel group. A model with experts needs this
+            number if you pass `data_rank`.
 
     Raises:
         ValueError: During a clip: a parameter belongs to an expert, and you passed only one of data_rank and
@@ -329,18 +341,18 @@ def megatron_ownership(
 
 
 class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
-    """Decide whether this rank counts the plain parameters of its pipeline stage. Only data-parallel rank 0 does.
+    """Decide whether this rank includes the parameters of its pipeline stage in the norm.
 
     Args:
-        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Rank 0 counts
-            the parameters.
-        also_elsewhere: Parameters that this stage and an earlier stage have, such as a tied embedding. The earlier
-            stage counts them. Pass a list, or a function of a parameter that returns True or False. Sum the gradients
-            of the copies before you clip.
+        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Only
+            data-parallel rank 0 includes parameters in the norm.
+        also_elsewhere: Parameters that are in this stage and in an earlier stage, such as a tied embedding. The earlier
+            stage includes these parameters in the norm. Pass a list of parameters, or a function that takes a parameter
+            and returns True or False. Before you clip, sum the gradients of the copies.
 
     Raises:
-        TypeError: `also_elsewhere` is a tensor, a model or a string, or a list with names. During a clip: the function
-            `also_elsewhere` returns something other than True or False.
+        TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. During a clip: the function
+            `also_elsewhere` returns a value that is not True or False.
         ValueError: During a clip: a parameter in the list `also_elsewhere` is not in the call.
 
     Example:

@@ -1,6 +1,7 @@
 """The pytest plugin: the fixtures `clip_parity` and `clip_suite`, and their options.
 
-pytest imports this module in every run. So the fixtures import frameworks and NumPy only when a test uses them.
+pytest imports this module in every run. To keep this import fast, frameworks and NumPy are imported only when a test
+uses a fixture.
 """
 
 from __future__ import annotations

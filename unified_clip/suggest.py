@@ -1,4 +1,4 @@
-"""`unified_clip.suggest_threshold`: suggest a threshold from recorded norms."""
+"""Suggest a threshold from recorded norms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replay:
     """The threshold for each norm, or inf if the rule does not limit the norm."""
 
     clipped: float
-    """The share of the norms above their thresholds, from 0 to 1."""
+    """The share of norms that are above their thresholds, from 0 to 1."""
 
     def __str__(self) -> str:
         limits = [threshold for threshold in self.thresholds if threshold < math.inf]
@@ -64,9 +64,9 @@ class Suggestion:
         )
 
     def replay(self, rule: Any) -> Replay:
-        """Return the thresholds of an adaptive rule for these norms, and the share of the norms that the rule clips.
+        """Return the thresholds that an adaptive rule computes for these norms, and the share of clipped norms.
 
-        In a training with this rule, the norms after the first clip would differ, and so would the thresholds.
+        In a real training with this rule, the first clip would change all later norms and thresholds.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()` or a rule of your own.
@@ -99,14 +99,15 @@ class Suggestion:
         """Write a plot of the norms and the threshold. The suffix of the file sets the format: .svg, .png or .pdf.
 
         Args:
-            path: The file.
-            rules: Adaptive rules by name. The plot has the thresholds of each rule, and the share of the norms that
-                the rule clips.
+            path: The file to write.
+            rules: A dict of adaptive rules by name. The plot shows the thresholds of each rule, and the share of norms
+                that the rule clips.
 
         Raises:
-            ModuleNotFoundError: matplotlib is not installed. The message has the command that installs it.
+            ModuleNotFoundError: matplotlib is not installed. The error message contains the command that installs
+                matplotlib.
             TypeError: An entry of `rules` is not a rule for the total norm.
-            ValueError: matplotlib does not support the suffix.
+            ValueError: matplotlib does not support the suffix of the file.
         """
         try:
             from matplotlib.figure import Figure
@@ -147,8 +148,9 @@ class Suggestion:
 def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) -> Suggestion:
     """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
-    Record a few hundred steps without clipping, or with a threshold well above the usual norms. A threshold of inf
-    measures without clipping. If many recorded steps were clipped, a training without clipping has other norms.
+    Record a few hundred steps without clipping, or with a threshold well above the usual norms. With the threshold inf,
+    a clip measures norms without clipping. If many recorded steps were clipped, the norms differ from the norms of a
+    training without clipping.
 
     Args:
         records: The path of a file from `unified_clip.record`, or an iterable of norms. Each norm is a number, or the
@@ -161,7 +163,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
 
     Raises:
         TypeError: `records` is neither a path nor an iterable of norms.
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
         ValueError: `percentile` or `skip` is out of range. Fewer than 20 norms are finite. The file is not a recording
             with total norms.
         OSError: The file cannot be read.
@@ -221,7 +223,10 @@ def _norms(records: Any) -> Iterator[float]:
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """Yield the total norm of each step in a recorded file. Several norms of a step become their 2-norm."""
+    """Yield the total norm of each step in a recorded file.
+
+    If a step has several norms, yield the 2-norm of these norms.
+    """
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Assertions for tests: gradients are equal bit for bit, clipping is equal on every framework, and a suite passes.
+"""Assertions for tests: two containers have equal gradients, a clip is the same on every framework, or a suite passes.
 
 The assertions need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options,
 and the fixture `clip_suite` is `assert_suite_passes`.
@@ -25,10 +25,10 @@ from .cli import not_installed
 __all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]
 
 TIMEOUT = 120.0
-"""A framework can take this many seconds from its start to its result."""
+"""The maximum number of seconds that one framework can take, including its start."""
 
 MOST_RTOL = 0.1
-"""With a larger `rtol`, gradients of a different order of magnitude could pass."""
+"""The largest allowed `rtol`. With a larger value, gradients of a different order of magnitude could pass."""
 
 PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator."
 
@@ -40,22 +40,23 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
 
     Args:
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
-            accept. None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64,
-            complex64 or complex128. Tensors are compared by name, or by position if they have no names.
+            accept. None means no gradient. Tensors can have any shape. The dtype must be float16, bfloat16, float32,
+            float64, complex64 or complex128. Tensors are compared by name, or by position if they have no names.
         b: The container to compare with `a`.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
-            of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
+            from NaN to a number is infinite. The distance from 0.0 to -0.0 is 1.
         rtol: The maximum difference of two elements relative to the largest element of the gradient in `b`. An element
-            passes if it is within max_ulp or within rtol. Parity suites use 1e-5. If the terms of a sum nearly cancel,
-            a difference of many ULP can be within rtol.
+            passes if its difference is within `max_ulp` or within `rtol`. Parity suites use `rtol=1e-5`. Pass `rtol` if
+            the terms of a sum nearly cancel, because the results can then differ by many ULP.
 
     Raises:
-        AssertionError: Names, dtypes, shapes or elements differ. The message names the tensors, the first element that
-            differs and the element that differs most. The message has the numbers of `a` and `b` in decimal and in
-            hexadecimal.
-        TypeError: A value is not a gradient: a parameter, a plain number, a tensor of booleans.
-        ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. Or nothing would be compared:
-            `a` and `b` are the same object, or no gradient has an element.
+        AssertionError: Names, dtypes, shapes or elements differ. The message contains the names of the tensors, the
+            first element that differs, and the element with the largest difference. The message contains each number in
+            decimal and in hexadecimal.
+        TypeError: A value is not a gradient. For example, the value is a parameter, a Python number or a tensor of
+            booleans.
+        ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. `a` and `b` are the same object.
+            No gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -98,31 +99,31 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Fail unless a clip rule of unified_clip returns the bits of exact arithmetic on every framework.
+    """Fail unless a clip function of unified_clip returns the same bits as exact arithmetic on every framework.
 
-    For a function of your own, use `assert_suite_passes`.
+    To test a function of your own, use `assert_suite_passes`.
 
-    Each framework runs in a process of its own, on the CPU. So this process imports no framework, and you can compare
-    frameworks that cannot run in one process. Starting the processes takes most of the time.
-    The call runs as one case of `unified-clip parity`.
+    Each framework runs in a separate process, on the CPU. The process of the test imports no framework, so you can
+    compare frameworks that cannot run in one process. Starting the processes takes most of the time. The comparison is
+    the same as for one case of `unified-clip parity`.
 
     Args:
         grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. The gradients are
             copied.
         rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
             "clip_grad_norm_".
-        frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed
-            frameworks.
-        missing: What to do if a framework is not installed: "fail", or "skip" after the comparison of the installed
-            frameworks.
+        frameworks: The frameworks to compare: names from "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". The
+            default is all installed frameworks.
+        missing: The action if a framework is not installed. "fail" fails the test. "skip" compares the installed
+            frameworks, and then skips the test.
         interpreters: For each framework, the path of a Python interpreter that has the framework and the extra `cli`.
-            Default: this interpreter.
-        arguments: The arguments of the rule, such as thresholds, as numbers.
+            The default is the interpreter of the test.
+        arguments: The arguments of the rule, such as `max_norm=1.0`. Each argument is a number.
 
     Raises:
-        AssertionError: Results differ. The message has the framework, the tensor, the element and the two numbers that
-            differ. Or a framework crashed, hung or is not installed.
-        unittest.SkipTest: A framework is not installed, with missing="skip". pytest reports a skip.
+        AssertionError: A result differs from exact arithmetic. The message contains the framework, the tensor, the
+            element and the two numbers that differ. A framework crashed, hung or is not installed.
+        unittest.SkipTest: A framework is not installed, and `missing` is "skip". pytest then reports a skipped test.
         TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
         ValueError: The rule, an argument of the rule or a framework is unknown. `missing` is not "fail" or "skip". No
             gradient in `grads` has an element.
@@ -163,18 +164,18 @@ def assert_clip_parity(
 
 
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
-    """Fail unless a parity suite passes, by the rules of `unified-clip parity --suite SUITE`. Write no report.
+    """Fail unless a parity suite passes, as in `unified-clip parity --suite SUITE`. The function writes no report.
 
-    A suite can list your own functions, so you can test them.
+    To test your own functions, list the functions in the suite.
 
     Args:
-        suite: The directory with suite.toml, or another .toml file.
-        frameworks: The frameworks of the suite to run. Default: all.
+        suite: A directory that contains suite.toml, or the path of a .toml file.
+        frameworks: The frameworks to run. The default is all frameworks of the suite.
 
     Raises:
-        AssertionError: The suite does not pass. The message has the verdict and each problem, as the command prints
-            them.
-        unified_clip.parity.suite.schema.SuiteError: The suite is invalid, or has none of the frameworks.
+        AssertionError: The suite does not pass. The message contains the verdict and all problems, in the words of the
+            command.
+        unified_clip.parity.suite.schema.SuiteError: The suite is invalid, or the suite has none of the `frameworks`.
         TypeError: `frameworks` is a string.
         ModuleNotFoundError: The extra `cli` is not installed.
 

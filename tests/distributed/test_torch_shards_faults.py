@@ -149,7 +149,7 @@ def test_disagreeing_ranks_raise_an_error_that_names_the_difference(
         ),
         (
             "distinct declared as copies",
-            "counted 24 gradient elements together, and check_numel expects 48. .* Declare with",
+            "counted 24 gradient elements together, and check_numel expects 48. .* Pass `ownership` to",
         ),
         ("all copies", "the ranks counted 0 gradient elements together, and check_numel expects 24"),
         ("all copies, p = inf", "the ranks counted 0 gradient elements together, and check_numel expects 24"),

@@ -1,1 +1,4 @@
-"""The public functions and classes, written once. Each namespace passes its framework's backend to them."""
+"""The public functions and classes, written once.
+
+Each namespace passes the backend of its framework to the functions.
+"""

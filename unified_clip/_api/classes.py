@@ -1,4 +1,4 @@
-"""The public classes, written once for all frameworks. Each namespace has subclasses with its backend."""
+"""The public classes, written once for all frameworks. Each namespace has subclasses for its framework."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FrameworkBinding:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """A new iterator replaces each iterator that the search for tensors has read."""
+        """Return (the backend, the argument). New iterators replace the iterators that this method has read."""
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
@@ -43,7 +43,7 @@ class GradientClip(FrameworkBinding):
     def __init__(self, need_clip: NeedClip | None) -> None:
         if need_clip is not None and not callable(need_clip):
             raise TypeError(
-                f"need_clip is {need_clip!r}. Pass None, or a function of a parameter that returns True or False"
+                f"need_clip is {need_clip!r}. Pass None, or a function that gets a parameter and returns True or False"
             )
         self.need_clip = need_clip
 
@@ -51,17 +51,18 @@ class GradientClip(FrameworkBinding):
         """Return (parameter, gradient) tuples with clipped gradients.
 
         Args:
-            params_grads: An iterable of (parameter, gradient) tuples. On TensorFlow, both orders are allowed. A
-                gradient can be None. A tuple can have the parameter's name in place of the parameter.
+            params_grads: An iterable of (parameter, gradient) tuples. On TensorFlow, (gradient, parameter) tuples are
+                also allowed. A gradient can be None. A tuple can contain the name of the parameter instead of the
+                parameter.
 
         Returns:
-            The list of tuples, in the same order. Eager clips by norm on a CPU return an unchanged gradient as the same
-            object.
+            The list of tuples, in the same order. If an eager clip by norm on a CPU does not change a gradient, the
+            list contains the gradient itself, not a copy.
 
         Raises:
-            TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. Or
-                the clip is GradientClipByValue, and a gradient has a complex dtype.
-            ValueError: Ranks own the gradients together, but the norm over the ranks cannot be computed.
+            TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or
+                boolean dtype. The clip is GradientClipByValue, and a gradient has a complex dtype.
+            ValueError: The gradients are distributed, and the norm over all ranks cannot be computed.
         """
         return entry.run(GradientClip._call, self, params_grads)
 
@@ -79,18 +80,19 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients of `parameters` in place.
 
         Args:
-            parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the
-                gradients. On TensorFlow and JAX, pass a list or a dict: the clipped tensors replace its entries.
+            parameters: On PyTorch and Paddle, pass the parameters, whose `.grad` is clipped. On other frameworks, pass
+                the gradients. On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the
+                gradients.
 
         Returns:
-            The total norm before clipping from GradientClipByGlobalNorm, otherwise None.
+            For GradientClipByGlobalNorm, the total norm before clipping. For any other clip, the result is None.
 
         Raises:
-            TypeError: A gradient has an integer or boolean dtype. Or the clip is GradientClipByValue, and a gradient
-                has a complex dtype. An entry of `parameters` is not a tensor. On TensorFlow and JAX: `parameters` is
-                not a list or a dict.
-            ValueError: Memory overlaps, or cannot be written. Ranks own the gradients together, but the norm over the
-                ranks cannot be computed.
+            TypeError: A gradient has an integer or boolean dtype. The clip is GradientClipByValue, and a gradient has a
+                complex dtype. An entry of `parameters` is not a tensor. On TensorFlow and JAX: `parameters` is not a
+                list or a dict.
+            ValueError: The memory of two gradients overlaps, or the memory of a gradient cannot be written. The
+                gradients are distributed, and the norm over all ranks cannot be computed.
         """
         return entry.run(GradientClip._clip_, self, parameters)
 
@@ -115,13 +117,15 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that a call measures over ranks: "total", or "each" for one norm per tensor. None for a clip by value.
+    """The norms that a call measures over ranks.
+
+    "total" means one total norm, and "each" means one norm per tensor. The value is None for a clip by value.
     """
 
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Return None if the tuples have to be checked one by one."""
+        """Collect the gradients in one pass. Return None if the tuples have to be checked one by one."""
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
         if type(pairs) not in (list, tuple) or backend.parameters is None:
@@ -139,7 +143,7 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Return the total norm if there is one. The caller writes the results."""
+        """Clip the gradients, and return the total norm or None. The caller writes the results."""
 
     def _group(self) -> object:
         """`append_gradient_clip_ops` clips all parameters with the same key together."""
@@ -237,7 +241,7 @@ class ErrorClipByValue(FrameworkBinding):
 
 
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
-    """Clip each gradient by the clip of its parameter. An error changes no gradient.
+    """Clip each gradient by the clip of its parameter. After an error, all gradients are unchanged.
 
     clip_of: A function that returns the clip of a parameter, or None if the gradient stays unchanged.
     """

@@ -1,4 +1,7 @@
-"""The bodies of the public functions. Each namespace, such as `unified_clip.torch`, passes its backend to them."""
+"""The bodies of the public functions.
+
+Each namespace, such as `unified_clip.torch`, passes its backend to the functions.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (backend, argument). A new iterator replaces each iterator that the function has read."""
+"""A function that returns (backend, argument).
+
+In the argument, new iterators replace the iterators that the function has read.
+"""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Functions for any framework get a resolver in place of a backend."""
+    """Functions that accept tensors of any framework get a resolver instead of a backend."""
 
     resolve: Resolve
 

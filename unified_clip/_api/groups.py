@@ -17,8 +17,10 @@ from .._core.rule import AdaptiveThreshold, ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
-"""The action if a norm is NaN or infinite. "family": apply the formula of the configuration's family. "raise": raise
-NonFiniteNormError. "skip": clip nothing, and the caller removes the gradients. "zero": set all results to 0.
+"""The action if a norm is NaN or infinite.
+
+"family" applies the formula of the configuration's family. "raise" raises NonFiniteNormError. "skip" clips nothing, and
+the caller removes the gradients. "zero" sets all results to 0.
 """
 
 IN_GRAPHS = {
@@ -37,13 +39,13 @@ class Outcome(NamedTuple):
     """For each group, one norm over the group, or one norm per tensor. A group that is clipped by value has no norm."""
 
     max_abs: list[Scalar | None]
-    """The largest magnitude of each group that is clipped by value. For other groups, None."""
+    """For each group that is clipped by value, the largest magnitude. For all other groups, the value is None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """(number of NaN, number of infinities), or None without a count."""
+    """(number of NaN, number of infinities), or None if the clip did not count these elements."""
 
     per_tensor: list[Norm]
-    """The norm of each gradient, or [] without `details`."""
+    """The norm of each gradient. The list is empty if the argument `details` is False."""
 
     skipped: bool
 
@@ -164,7 +166,7 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest clip coefficient: NaN if a coefficient is NaN, and 1 without coefficients."""
+    """Return the smallest clip coefficient, or NaN if a coefficient is NaN. Return 1 if there are no coefficients."""
     path = outcome.path
     with path.scope():
         xp = path.xp

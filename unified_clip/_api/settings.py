@@ -14,7 +14,7 @@ from .param_grads import ParamGrads
 
 
 class ClipSettings:
-    """Only weak references to the parameters are kept."""
+    """The default clip, and the clips of single parameters, with weak references to the parameters."""
 
     def __init__(self) -> None:
         self.default: GradientClip | None = None

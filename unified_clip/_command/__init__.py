@@ -30,7 +30,7 @@ def interrupted() -> int:
 def check_writable(out: Path, name: str) -> None:
     """Make the directory `out`, and check that the file `name` can be written there.
 
-    A file that the check creates is removed, so that an interrupted command leaves no empty report.
+    If the check creates the file, the check also removes the file. An interrupted command then leaves no empty report.
     """
     path = out / name
     try:

@@ -24,7 +24,7 @@ GROUPS = {
     "7": "Files of tensors",
     "9": "unified-clip itself",
 }
-"""For each first digit of an error code, the subject of the code."""
+"""The subject of an error, by the first digit of the error code."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ErrorCode:
     """What to do or to type, with the most likely remedy first."""
 
     example: str
-    """A real message, without "unified-clip: error CODE: "."""
+    """A real error message, without the start "unified-clip: error CODE: "."""
 
     @property
     def message(self) -> str:
@@ -53,7 +53,7 @@ class ErrorCode:
 
 @cache
 def read() -> dict[str, ErrorCode]:
-    """Return the entries of errors.toml by code, such as "UC101", in the order of the file."""
+    """Return a dict of the entries in errors.toml. The keys are codes such as "UC101"."""
     entries = tomllib.loads(PATH.read_text(encoding="utf-8"))
     texts = ("title", "explanation", "example")
     return {
@@ -85,9 +85,9 @@ def listing(width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", other: str = "") -> list[str]:
-    """Return the lines of a text. Lines break only at spaces, so that a path or an option stays on one line.
+    """Break a text into lines. Lines break only at spaces, so that a path or an option stays on one line.
 
-    first, other: The indentation of the first line and of the other lines.
+    first, other: The indentation of the first line, and of all later lines.
     """
     lines = textwrap.TextWrapper(
         max(width, 20), initial_indent=first, subsequent_indent=other, break_on_hyphens=False, break_long_words=False

@@ -20,7 +20,7 @@ SHELLS = {
 """For each shell, the file for the completion script."""
 
 FORMATS = ("--from", "--from-b", "--to")
-"""Options that take the name of a trainer's format. In a few commands, the options have fixed choices."""
+"""Options that take the name of a trainer's format. In a few commands, these options have fixed choices."""
 
 
 def add_parser(

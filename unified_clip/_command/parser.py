@@ -72,7 +72,8 @@ class Parser(argparse.ArgumentParser):
 def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
     """Return a sentence that suggests the closest name in `known`, or `otherwise` if no name is close.
 
-    If only the last word matches, the sentence suggests the whole name: for `import`, it suggests `config import`.
+    If only the last word of a name matches, the sentence suggests the whole name. For `import`, the suggestion is
+    `config import`.
     """
     names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
     close = difflib.get_close_matches(name, names, n=1)
@@ -91,7 +92,7 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
     """Add the option `--format` to a command that prints a result.
 
     formats: The names of the formats. The first format is the default.
-    old: Formats that also have their own option, such as `--json`. The help does not list this option.
+    old: Formats that also have an option of their own, such as `--json`. The help does not list these options.
     """
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"

@@ -12,14 +12,15 @@ REJECTED = 2
 INCOMPLETE = 3
 BROKEN = 70
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit statuses of a shell for a command that it cannot start."""
+"""The exit statuses of a shell that cannot start a command."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, the same as in shells."""
 
 UNREAD = 141
-"""Exit status of a program whose output is no longer read, as in `| head`. The status is 128 + SIGPIPE, as in
-shells.
+"""The exit status of a program whose output is no longer read, as in `| head`.
+
+The status is 128 + SIGPIPE, as in shells.
 """
 
 GENERAL = {

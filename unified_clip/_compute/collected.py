@@ -86,7 +86,10 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def _norms(self) -> Array:
-        """Return the 2-norm of each tensor of a list without float64. The next total norm uses the same sums."""
+        """Return the 2-norm of each tensor of a list that contains no float64.
+
+        The next total norm uses the same sums.
+        """
         self._whole._square_sums = self._list.square_sums(self._threads)
         norms, doubt = kernels.certified_roots(*self._whole._square_sums)
         for index in doubt:
@@ -113,7 +116,7 @@ class PerTensorPath(TensorListPath):
         return processor.ieee_arithmetic()
 
     def _changed(self, coef: Array) -> tuple[list[int], TensorListPath, list[float]]:
-        """Return (indices of the coefficients other than 1, path over their tensors, these coefficients)."""
+        """Return (indices, path, coefficients) of the tensors that `coef` changes."""
         indices = np.flatnonzero(coef != 1.0).tolist()
         return indices, self.part(indices), coef[indices].tolist()
 
@@ -127,7 +130,7 @@ def collector(
     """Return the kernels' collector of plain gradients, or None without compiled kernels.
 
     methods: The names of tensor methods, and the result of each method for a plain tensor.
-    recording: The name of a tensor attribute, and its value while the framework records a derivative.
+    recording: The name of a tensor attribute, and the value of the attribute while the framework records a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -25,10 +25,10 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return the bits of float32 numbers. Rounding these numbers to 16 bits has the same result as rounding `wide`
-    once.
+    """Round `wide` to float32 by rounding to odd, and return the bits of the result.
 
-    The numbers are `wide` rounded to float32. If this rounding was inexact, the last bit is set (rounding to odd).
+    A second rounding from float32 to 16 bits then gives the same number as a single rounding of `wide`. Rounding to odd
+    sets the last bit of each number that float32 cannot represent exactly.
     near: `wide` rounded to float32, stored as float64.
     bits: The bits of `near` as float32, stored as int32.
     """

@@ -18,13 +18,15 @@ class GraphKernels(Protocol):
         """Return whether the kernels can compute on these tensors in the traced graph."""
 
     def norm(self, tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm of order 1 or 2 over all tensors, or a vector with one norm for each tensor. The result is in
-        float64.
+        """Return the p-norm over all tensors as a float64, for p of 1 or 2.
+
+        If `per_tensor` is True, return a vector with one norm for each tensor.
         """
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        """Return the products of all tensors with one coefficient, or with a vector of one coefficient for each
-        tensor.
+        """Return the product of each tensor with `coef`.
+
+        If `per_tensor` is True, `coef` is a vector with one coefficient for each tensor.
         """
 
     def ndim(self, scalar: Scalar) -> int | None:

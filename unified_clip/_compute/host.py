@@ -47,7 +47,7 @@ class HostPath:
         return self._backend.name
 
     _square_sums: tuple[list[float], list[float]] | None = None
-    """The sums of `tensor_norms` with their relative errors, for the next call of `norm`."""
+    """The sums of squares from `tensor_norms`, and their relative errors. The next call of `norm` uses these sums."""
 
     def norm(self, p: float) -> Scalar:
         if p == 2 and self._square_sums is not None:
@@ -234,10 +234,11 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU. If the variable is not set,
-    return an empty string.
+    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU.
 
-    own: The values that only this framework has.
+    If the variable is not set, return an empty string.
+
+    own: The values that are allowed for this framework only.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

@@ -1,7 +1,7 @@
 """The arithmetic of the host path on lists of arrays: exact norms, scaling and clamping.
 
 A list is a `TensorList` of the compiled kernels, or an `ArrayList`, which computes the same bits with NumPy. NumPy has
-no bfloat16, so arrays of uint16 store the bits.
+no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""The alignment of memory that frameworks can share, and the smallest size for which sharing is faster, in bytes."""
+"""Two numbers of bytes: the alignment of memory that frameworks can share, and the smallest size for sharing."""
 
 
 Part = tuple[Array, str]
@@ -107,7 +107,7 @@ def sum_of_moduli(view: Array, method: str) -> Accumulator:
 
 
 def sum_method(dtype: str, exactly: bool) -> str:
-    """Return the name of a summation in `SUMS`."""
+    """Return the name of the summation method, which is a key of `SUMS`."""
     if exactly:
         return "exact"
     return "blocks" if dtype == "float32" else "compensated"
@@ -146,7 +146,10 @@ def _exact_sum(parts: Sequence[tuple[Array, str]], p: int) -> Accumulator:
 
 
 def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield all elements as float64, CHUNK at a time in one reused buffer. Zeros fill the last block."""
+    """Yield all elements as float64, in chunks of CHUNK elements.
+
+    All chunks use the same buffer, and zeros fill the last block.
+    """
     buffer = np.empty(CHUNK)
     filled = 0
     for view, dtype in parts:
@@ -181,7 +184,7 @@ def magnitudes(parts: Sequence[Part]) -> list[Part]:
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
-    """Return the sum of (|g| / top)**p as two floats, whose sum is more precise than one float."""
+    """Return the sum of (|g| / top)**p as two floats, because one float is not precise enough."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
         total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))
@@ -189,7 +192,7 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """Return the p-norm for the result of `relative_sum` with the same `top`, rounded to `dtype`."""
+    """Return the p-norm, rounded to `dtype`, from the result of `relative_sum` for the same `top`."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
     with np.errstate(over="ignore"):  # the scope of a device path has no NumPy settings
         return float(np.float64(root) if dtype == "float64" else np.float32(root))
@@ -250,7 +253,7 @@ def _slice_sums(view: Array, dtype: str, kept: list[bool], wide: type[np.floatin
 
 
 def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, list[int]]:
-    """Return (rounded square roots of sums, indices of the roots whose rounding is in doubt).
+    """Return (rounded square roots, indices of the roots that might be rounded wrongly).
 
     lost: The relative error of the sums.
     """
@@ -263,7 +266,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root of a number, rounded to float32, or None if the rounding is in doubt.
+    """Return the square root of a number, rounded to float32, or None if the root might be rounded wrongly.
 
     This function needs neither NumPy arrays nor a scope that keeps subnormal numbers.
     """
@@ -326,8 +329,9 @@ def part_dtype(dtype: str) -> str:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is a NumPy array or scalar. Masked arrays are rejected, because their masked elements
-    would count.
+    """Return whether a value is a NumPy array or scalar.
+
+    Masked arrays are rejected, because a clip would include the masked elements.
     """
     return isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
 

@@ -12,7 +12,10 @@ from .kernels import Array
 
 
 def view_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
-    """Return the memory at an address as an array. Strides are in elements. The caller keeps the memory alive."""
+    """Return the memory at an address as an array.
+
+    The strides are numbers of elements. The caller must keep the memory alive.
+    """
     numpy_dtype = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     if math.prod(shape) == 0:
         return np.empty(shape, numpy_dtype)
@@ -27,11 +30,11 @@ class _Memory:
 
 
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
-    """Return for each tensor the index of the first tensor in the same memory.
+    """For each tensor, return the index of the first tensor in the same memory.
 
-    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view can only be
-    an alias of the same object.
-    describe: Returns the name of the tensor at an index, for error messages.
+    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is an alias
+    only if the two tensors are the same object.
+    describe: A function that returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
     owners = [seen[id(tensor)] for tensor in tensors]
@@ -68,10 +71,10 @@ def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
 
 
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of arrays that can overlap. This function compares the arrays' offsets within the common step of
-    their strides.
+    """Yield groups of arrays that can overlap.
 
-    The columns of a matrix, for example, have different offsets in each row, so no two columns have to be compared.
+    For example, the columns of a matrix are in different groups, because the columns interleave in memory but do not
+    overlap.
     """
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
@@ -99,7 +102,7 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (bytes of an array's contiguous parts, the greatest common divisor of the steps between these parts)."""
+    """Return (bytes of each contiguous part of an array, greatest common divisor of the steps between the parts)."""
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
         if stride == size:

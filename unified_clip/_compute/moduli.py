@@ -1,8 +1,8 @@
 """Moduli |x + yj| of complex numbers: their exact sum, and the correctly rounded maximum.
 
-A modulus is a square root that float64 would round. Here, a modulus is the sum of two float64, with a relative error
-below 2**-95. If this precision does not decide the result, the modulus is rounded down to an integer number of units
-(see `Accumulator`).
+One float64 is not precise enough for a modulus, which is a square root. For this reason, a modulus is the sum of two
+float64, with a relative error below 2**-95. If this precision is not enough either, the modulus is rounded down to an
+integer number of units (see `Accumulator`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""A rounded square can be the largest square if its relative distance from the computed maximum is at most this number.
+"""The largest error of a rounded square, relative to the computed maximum.
 
-The first number is for squares in float64, the second number for squares as the sum of two float64.
+If a square is smaller than the maximum by more than this error, the exact square is not the largest square. The first
+number applies to squares in float64. The second number applies to squares that are sums of two float64.
 """
 
 
 SMALL = 2.0**-400
-"""Below this number, a scaled modulus has a square that is too small for the sum of two float64."""
+"""The square of a smaller scaled modulus is too small to be a sum of two float64."""
 
 
 class Scaled(NamedTuple):
@@ -89,7 +90,10 @@ def exact_sum(view: Array) -> Accumulator:
 
 
 def max_abs(view: Array, dtype: str) -> float:
-    """Return the largest modulus, rounded once to `dtype`. Return NaN if an element is NaN, and 0 without elements."""
+    """Return the largest modulus, rounded once to `dtype`.
+
+    Return NaN if an element is NaN, and 0 if there are no elements.
+    """
     result, squares = Accumulator(), {0}
     for chunk in _chunks(view):
         result += _flags(chunk)
@@ -134,7 +138,7 @@ def _in_units(number: float) -> int:
 
 
 def _scaled(chunk: Array) -> Scaled:
-    """Scale the parts of finite numbers that are not all 0. Numbers that underflow are negligible."""
+    """Scale real and imaginary parts by a power of two."""
     x, y = np.abs(chunk.real), np.abs(chunk.imag)
     exponent = math.frexp(max(x.max(), y.max()))[1]
     return Scaled(np.ldexp(x, -exponent), np.ldexp(y, -exponent), exponent)

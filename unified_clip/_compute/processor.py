@@ -24,7 +24,10 @@ def default_threads() -> int:
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers. If not, the processor replaces them by 0."""
+    """Return whether this thread computes with subnormal numbers.
+
+    Otherwise, the processor replaces subnormal numbers by 0.
+    """
     return bool(SMALLEST != 0.0)  # equal to zero if the processor flushes subnormal numbers
 
 
@@ -32,7 +35,8 @@ def keeps_subnormals() -> bool:
 def ieee_arithmetic() -> Iterator[None]:
     """Inside the `with` block, keep subnormal numbers and silence NumPy's warnings.
 
-    A thread flushes subnormal numbers to zero after torch.set_flush_denormal, and in TensorFlow's py_function.
+    Without this context manager, some threads replace subnormal numbers by 0: after torch.set_flush_denormal, and in
+    TensorFlow's py_function.
     """
     with np.errstate(all="ignore"):
         if keeps_subnormals() or LIBM is None:
@@ -51,8 +55,9 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return the C library on Linux on x86-64. Return None elsewhere, because C's default mode (FE_DFL_ENV) is unknown
-    there.
+    """Return the C library on Linux on x86-64.
+
+    Return None on any other system, because C's default mode (FE_DFL_ENV) is unknown.
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None

@@ -31,7 +31,7 @@ def unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
-    """Return the correctly rounded sum of the rows from each index in `starts` to the next index."""
+    """Sum the rows from each index in `starts` to the next index, and return the correctly rounded sums."""
     if dtype.startswith("complex"):
         result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)
         result.real, result.imag = (sum_segments(part, starts, part_dtype(dtype)) for part in (rows.real, rows.imag))

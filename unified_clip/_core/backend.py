@@ -18,20 +18,24 @@ from .types import CoalescedSparse, Leaf, Tensor
 class Backend(Protocol):
     """The interface of a framework.
 
-    Methods without a body and attributes without a value are required. A backend for sparse gradients, or with another
-    capability, also inherits the class of the capability.
+    Every backend defines the methods without a body and the attributes without a value. To support a capability, such
+    as sparse gradients, a backend also inherits the class of the capability.
     """
 
     name: str
     """The name of the namespace, such as "torch" for `unified_clip.torch`."""
 
     writable: bool
-    """Whether tensors can be written in place. If not, in-place functions replace tensors in the list or dict."""
+    """Whether tensors can be written in place.
+
+    If tensors cannot be written, in-place functions replace the tensors in the list or dict.
+    """
 
     donates: bool = False
     """Whether users can donate the memory of a tensor to a compiled function, as in JAX.
 
-    A donation deletes every tensor in the same memory. So functions that return new tensors copy unchanged gradients.
+    A donation deletes every tensor in the same memory. For this reason, functions that return new tensors also copy
+    unchanged gradients.
     """
 
     takes_capsules: bool = False
@@ -47,9 +51,10 @@ class Backend(Protocol):
         """Return whether a value is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Convert a NumPy array or a variable to a tensor of the framework. Return a tensor unchanged.
+        """Convert a NumPy array or a variable to a tensor of the framework.
 
-        The tensor shares the array's memory if the namespace's in-place functions write into NumPy arrays.
+        If the value is already a tensor, return the same tensor. The tensor shares the array's memory if the
+        namespace's in-place functions write into NumPy arrays.
         """
 
     def as_bound(self, value: Any) -> Tensor:
@@ -95,14 +100,15 @@ class Backend(Protocol):
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         """Return the host path if all tensors and extra inputs support the host path, else the device path.
 
-        extra_inputs: Tensors that the call also reads, such as bounds.
-        differentiable: Whether a derivative can be recorded, because the function returns new tensors.
+        extra_inputs: Other tensors that the call reads, such as bounds.
+        differentiable: Whether the framework may record a derivative. In-place functions have no derivative.
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Collect a list of tensors and None in one pass, and return the path over the tensors.
+        """Collect the tensors of a list, which can contain None, in one pass. Return the path over the tensors.
 
-        Return None if a tensor is not plain, for example sparse. Then the caller checks the tensors one by one.
+        Return None if a tensor is not plain, for example sparse. In this case, the caller checks the tensors one by
+        one.
 
         in_place: Whether the call overwrites the tensors.
         """
@@ -111,7 +117,7 @@ class Backend(Protocol):
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
         """Convert a NumPy array of float64 to a tensor with the same bits, in the layout of `DevicePrimitives.pack`.
 
-        like: A tensor on the device of the result. None means the framework's default device.
+        like: The result is on the device of this tensor. None means the framework's default device.
         """
         return self.as_tensor(values)
 
@@ -123,15 +129,16 @@ class Backend(Protocol):
         """Return the value of a one-element tensor. Return None in a graph, or if reading would wait for a device."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
-        """Return whether a derivative with respect to an eager tensor is being recorded."""
+        """Return whether the framework records a derivative with respect to an eager tensor."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return for each gradient the index of the first gradient in the same memory. Only the first gradient is
-        clipped.
+        """For each gradient, return the index of the first gradient in the same memory.
 
-        Raise ValueError if two gradients overlap in part, or if the memory cannot be written.
-        describe: Returns the name of the gradient at an index, for error messages.
+        A clip changes only this first gradient. Raise ValueError if two gradients overlap in part, or if the memory
+        cannot be written.
+
+        describe: A function that returns the name of the gradient at an index, for error messages.
         """
 
     # -- memory, for the host path
@@ -153,14 +160,17 @@ class Backend(Protocol):
         """Return a norm as a 0-d tensor."""
 
     def from_capsules(self, capsules: Sequence[Any]) -> list[Tensor]:
-        """Return tensors that share the memory of DLPack capsules. Only called if `takes_capsules` is True."""
+        """Return tensors that share the memory of DLPack capsules.
+
+        This method is called only if `takes_capsules` is True.
+        """
         return []
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
         """Return the product of each tensor with its coefficient as a new tensor.
 
-        Return None if `from_capsules` or `list_from_host` is as fast. `coefs` has a coefficient for each tensor, or a
-        single coefficient.
+        Return None if `from_capsules` or `list_from_host` is as fast. `coefs` contains one coefficient for each tensor,
+        or a single coefficient for all tensors.
         """
         return None
 
@@ -224,14 +234,16 @@ class Parameters(ABC):
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient or is a frozen parameter. If not, the tensor is probably a
-        gradient.
+        """Return whether a tensor can have a gradient or is a frozen parameter.
+
+        Any other tensor is probably a gradient.
         """
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect gradients in one pass, and return the path over the gradients. Return None if a gradient is not
-        plain.
+        """Collect the gradients of parameters in one pass, and return the path over the gradients.
+
+        Return None if a gradient is not plain.
         """
 
     @abstractmethod
@@ -243,7 +255,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether any parameter has a type whose tensors can have shards on other ranks."""
+        """Return whether the type of any parameter allows shards on other ranks."""
 
     def identity(self, parameter: Any) -> Hashable:
         """Return a key that no other parameter has."""
@@ -304,13 +316,13 @@ class Distributed(ABC):
     ) -> Shards | None:
         """Return the shards of a call's gradients. Return None if no gradient is distributed.
 
-        parameters: All parameters of the call, also parameters without a gradient.
-        differentiable: Whether a derivative can be recorded, because the function returns new tensors.
+        parameters: All parameters of the call, including parameters without a gradient.
+        differentiable: Whether the framework may record a derivative. In-place functions have no derivative.
         """
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether other ranks can exist. While PyTorch or Paddle builds a graph, return False."""
+        """Return whether the program can have several ranks. While PyTorch or Paddle builds a graph, return False."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
         """Return the backend for a call with this process group and ownership."""

@@ -1,7 +1,7 @@
 """Find the gradients in a caller's argument.
 
-If all gradients are plain (dense and not distributed), they are collected in one pass. Otherwise, each gradient is
-checked.
+If all gradients are plain (dense and not distributed), the gradients are collected in one pass. Otherwise, each
+gradient is checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .writers import Functional, InPlace
 AnyWriter = TypeVar("AnyWriter", Functional, InPlace)
 
 Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
-"""A function that selects gradients, and returns them in the order in which they are clipped."""
+"""A function that selects gradients, and returns the selected gradients in the order of clipping."""
 
 
 def wants_clipping(parameter: Any) -> bool:
@@ -177,9 +177,9 @@ def listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """Return the gradients of the parameters. A repeated parameter counts once.
+    """Return the gradients of the parameters. If a parameter is listed twice, the result contains its gradient once.
 
-    Issue a ClipWarning if no tensor can have a gradient, because the tensors are then probably gradients.
+    Issue a ClipWarning if none of the tensors can have a gradient, because such tensors are probably gradients.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -225,8 +225,8 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank.
 
-    Return an empty list that the caller fills with the leaves of the call. Ranks with shards or copies of the leaves
-    get the error.
+    Return an empty list that the caller fills with the leaves of the call. The error is sent to the ranks with shards
+    or copies of these leaves.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():

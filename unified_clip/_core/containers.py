@@ -24,13 +24,14 @@ class Tree(NamedTuple):
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """Whether the container was an empty iterator, which was probably used before."""
+    """Whether the container is an empty iterator, whose items were probably read before the call."""
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """Flatten a container. The rebuild function turns a flat tuple or an iterator into a list.
+    """Flatten a container. For a flat tuple or an iterator, the function `rebuild` of the result returns a list.
 
-    into: An empty list that gets the leaves. After an error, the list has the leaves of the valid entries.
+    into: An empty list, to which the leaves are appended. After an error, the list contains the leaves of all valid
+    entries.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -89,10 +90,10 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
 
 
 def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -> list[Leaf]:
-    """Return the gradients with their parameters.
+    """Assign a parameter to each gradient, and return the gradients.
 
-    Gradients and parameters are matched by name if `parameters` is a dict and all gradients have names. Otherwise, they
-    are matched by position.
+    Gradients and parameters are matched by name if `parameters` is a dict and all gradients have names. Otherwise,
+    gradients and parameters are matched by position.
     """
     parameter_leaves = flatten(backend, parameters).leaves
     if len(parameter_leaves) != len(leaves):
@@ -198,10 +199,10 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (the replacement for a node of a container, the writes that put the results into lists, dicts and
-    variables).
+    """Return (replacement, writes) for a node of a container.
 
-    Lists, dicts and variables are not replaced, because the writes change these objects.
+    The writes put the results into lists, dicts and variables, which are not replaced.
+
     results: One result for each leaf, in the order of `flatten`.
     """
     variables = backend.variables

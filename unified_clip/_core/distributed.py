@@ -1,4 +1,4 @@
-"""Distributed gradients: the caller's declaration, and the interface of their shards."""
+"""Distributed gradients: the declaration of the caller, and the interface of the shards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DistributedSpec:
 
     @property
     def owners(self) -> list[Any]:
-        """All values of `ownership`, without their patterns."""
+        """All values of `ownership`, without the patterns of names."""
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
@@ -67,11 +67,11 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Return warnings about patterns that have no effect on this rank. Raise ValueError for patterns that never
-        have an effect.
+        """Return warnings about patterns that have no effect on this rank.
 
-        A pattern has no effect if earlier patterns with other values match all its parameters. The pattern can still
-        match parameters of other ranks, or parameters that are frozen in this call.
+        Raise ValueError for patterns that never have an effect. A pattern has no effect if earlier patterns with other
+        values match all its parameters. On another rank, or if other parameters are frozen, the same pattern can have
+        an effect.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -130,7 +130,7 @@ def _is_auto(process_group: Any) -> bool:
 def _covers(pattern: str, narrower: str) -> bool:
     """Return whether a pattern matches every name that `narrower` matches.
 
-    Patterns with other wildcards than `*` are not compared. For these patterns, return False.
+    Return False if a pattern contains a wildcard other than `*`.
     """
     if pattern == narrower:
         return True
@@ -142,7 +142,10 @@ def _covers(pattern: str, narrower: str) -> bool:
 
 
 INFERRED = DistributedSpec()
-"""The declaration of a caller who passes no arguments. Gradients are then complete on this rank, or have placements."""
+"""The declaration of a caller who passes no arguments.
+
+Without a declaration, gradients are complete on this rank or have placements.
+"""
 
 
 def declared(
@@ -168,7 +171,7 @@ class PartialSums(Protocol):
         """Return a 64-bit checksum of all values. The checksum depends on the order of the values."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p as two floats, whose sum is more precise than one float.
+        """Return the sum of (|g| / top)**p as two floats, because one float is not precise enough.
 
         top: The largest magnitude over all ranks.
         """
@@ -181,8 +184,10 @@ class Shards(Protocol):
     """The distributed gradients of one call. `_distributed.norm` implements this interface."""
 
     values: list[Tensor]
-    """The local tensor of each gradient, in the memory of the gradient. For a sparse gradient, a tensor with summed
-    rows later replaces the local tensor.
+    """The local tensors of the gradients.
+
+    A local tensor shares the memory of the gradient. For a sparse gradient, the caller replaces the local tensor by a
+    tensor with summed rows.
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]
@@ -203,7 +208,7 @@ class Shards(Protocol):
 
         All ranks have to call this method.
 
-        measure: Returns the sums over local tensors.
+        measure: A function that returns the sums over local tensors.
         must_match: Values that must be equal on all ranks. The all-reduce of the norm compares the values.
         is_first: Whether this is the first norm of the call.
 
@@ -215,7 +220,7 @@ class Shards(Protocol):
 
         All ranks have to call this method.
 
-        path: The object that was passed to an earlier call of `norm`.
+        path: The path that was passed to an earlier call of `norm`.
         """
 
     def tensor_norms(
@@ -225,7 +230,7 @@ class Shards(Protocol):
 
         All ranks have to call this method.
 
-        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
+        known_only: Whether to leave out norms that cannot be computed. Otherwise, such a norm raises ValueError.
         """
 
     def check_by_value(self) -> None:
@@ -234,7 +239,7 @@ class Shards(Protocol):
     def metadata(self) -> dict[str, Any]:
         """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
 
-        `layout` counts the gradients with each placement.
+        `layout` contains the number of gradients for each placement.
         """
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -249,7 +254,7 @@ class Shards(Protocol):
 
 class Awaited(threading.local):
     send_rejection: Callable[[Exception], None] | None = None
-    """Sends an error of the call to the ranks that wait for this rank. None if no rank waits."""
+    """A function that sends an error of the call to the ranks that wait for this rank, or None if no rank waits."""
 
 
 AWAITED = Awaited()

@@ -38,10 +38,16 @@ def break_nothing(message: str) -> None:
 
 
 run: Run = run_eagerly
-"""Runs the body of every public function. Compilers look for this function in the code that they trace."""
+"""The function that runs the body of every public function.
+
+Compilers look for this function in the code that they trace.
+"""
 
 break_graph: Callable[[str], None] = break_nothing
-"""Ends a compiler's graph before an operation that a graph cannot contain. The argument is the reason."""
+"""A function that ends a compiler's graph before an operation that a graph cannot contain.
+
+The argument is the reason.
+"""
 
 
 def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:

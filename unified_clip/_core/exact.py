@@ -1,8 +1,9 @@
 """The exact sum of a norm, and the rounding of the norm.
 
-Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. The integers add up exactly over
-blocks, tensors, threads or ranks. `root` rounds both ends of the error interval. If both ends round to the same number,
-this number is the correctly rounded norm (Ziv's test). Otherwise, the caller sums again exactly.
+Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. Sums of these integers over
+blocks, tensors, threads or ranks are exact. The method `root` rounds both ends of the error interval. If both ends
+round to the same number, this number is the correctly rounded norm (Ziv's test). If the two numbers differ, the caller
+computes the sum again exactly.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Accumulator:
     """The number of compensated sums in `total`."""
 
     roots: int = 0
-    """The number of inexact square roots in `total`. Each root was rounded down to a unit."""
+    """The number of inexact square roots in `total`. Each root was rounded down to a whole number of units."""
 
     nan: bool = False
     infinite: bool = False
@@ -109,8 +110,9 @@ class Accumulator:
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """Convert the result of `to_words` back. The sum of the words of several accumulators gives the sum of the
-        accumulators.
+        """Return the accumulator for the result of `to_words`.
+
+        Sums of the words of several accumulators give the sum of the accumulators.
         """
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
@@ -136,7 +138,7 @@ class Accumulator:
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
     """Return the correctly rounded norm.
 
-    sums: Returns the fast sum for False, and the exact sum for True.
+    sums: A function that returns the exact sum for the argument True, and the fast sum for the argument False.
     """
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n

@@ -17,8 +17,8 @@ from .writers import Writer
 class GradientList:
     """The checked gradients of a call.
 
-    `values` has one dense tensor for each gradient. For a sparse gradient, the dense tensor has the stored rows, with
-    repeated rows summed.
+    `values` contains one dense tensor for each gradient. For a sparse gradient, this tensor contains the stored rows,
+    in which repeated rows are summed.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Gradients that were collected in one pass are never sparse, distributed or aliases."""
+    """Gradients that were collected in one pass are not sparse or distributed, and do not share memory."""
     places: list[int] | None = None
     """For gradients that were collected in one pass, the index of each gradient among the entries of the call. None
     means that the indices are not needed, or that each entry has a gradient.
@@ -136,7 +136,7 @@ class GradientList:
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
         """Return the norm of each gradient over all its shards, by index. Return None if no gradient is distributed.
 
-        known_only: Leave out norms that cannot be computed, instead of raising ValueError.
+        known_only: Whether to leave out norms that cannot be computed. Otherwise, such a norm raises ValueError.
         """
         if self.shards is None:
             return None
@@ -173,8 +173,9 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`. The axes in the result are axes of the gradient's entry in
-        `values`.
+        """Return the slices of a gradient along `axes`.
+
+        The axes of the result refer to the gradient's tensor in `values`.
         """
         if self.shards is not None:
             raise ValueError(

@@ -18,11 +18,11 @@ of a single gradient by the norm of the slice. "value" clips each element to bou
 
 
 class Clip(NamedTuple):
-    """A clip of a group of gradients, which an observer gets before anything is written."""
+    """A clip of a group of gradients. The observer gets the clip before the gradients change."""
 
     rule: Rule
     gradients: Any
-    """A `GradientList`. A type hint would need a circular import."""
+    """A `GradientList`, without a type hint because of a circular import."""
 
     group: range
     path: Path
@@ -36,7 +36,7 @@ class Clip(NamedTuple):
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """False if the caller passed the norm `n`."""
+    """Whether the clip measured the norm `n`. The value is False if the caller passed `n`."""
 
 
 class Observer(Protocol):
@@ -50,7 +50,7 @@ class Observer(Protocol):
         """Run the body of a public function, and return the result of the body."""
 
     def on_clip(self, clip: Clip) -> None:
-        """Record a clip before anything is written."""
+        """Record a clip before the gradients change."""
 
     def on_unrecordable_graph(self, framework: str) -> None:
         """Warn that compiled graphs of this framework cannot be recorded."""

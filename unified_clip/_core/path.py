@@ -34,7 +34,7 @@ class Scalars(Protocol):
         """Convert numbers to a vector of float64."""
 
     def indices(self, length: int) -> Scalar:
-        """Return the vector of the float64 numbers 0, 1, ... below `length`."""
+        """Return the numbers from 0 to `length - 1` as a vector of float64."""
 
     def sort(self, vector: Scalar) -> Scalar: ...
 
@@ -45,7 +45,7 @@ class Scalars(Protocol):
         """Return the smallest number of an array without NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """Return the same finite number. Compilers do not merge the operations before and after this call."""
+        """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
 
     def stop_gradient(self, scalar: Scalar) -> Scalar:
         """Return the same number or packed tensor without a derivative."""
@@ -64,13 +64,16 @@ class Change(Protocol):
     """A change of all tensors of a path, such as `changes.Scaled`."""
 
     def is_identity(self, path: Path) -> bool:
-        """Return whether no element changes. Return False if reading the answer would wait for a device."""
+        """Return whether the change leaves all elements unchanged.
+
+        Return False if reading the answer would wait for a device.
+        """
 
     def results(self, path: Path) -> list[Tensor]:
         """Return the changed values as new tensors."""
 
     def writes(self, path: Path) -> list[Write]:
-        """Prepare the writes that make the same change in place."""
+        """Prepare to make the change in place, as a list of writes."""
 
 
 class Path(Protocol):
@@ -117,8 +120,9 @@ class Path(Protocol):
         """
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return new tensors with every element clamped to the bounds. A bound is a number, or a tensor that
-        broadcasts.
+        """Return new tensors with every element clamped to the bounds.
+
+        A bound is a number, or a tensor that broadcasts to the shape of each tensor.
         """
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
@@ -131,7 +135,7 @@ class Path(Protocol):
         """Prepare to write the results of a change, or zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors as results. Tensors that can be written are copied."""
+        """Return the unchanged tensors as results. Tensors that can be written are copied."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return the norm as a 0-d tensor in `norm_dtype`, as public functions do."""
@@ -206,14 +210,14 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return for each row the sum over all rows of the same group.
+        """For each row, return the sum over all rows of the same group.
 
         groups: The result of `Sparse.row_groups`.
         """
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return for each row the maximum over all rows of the same group. No number in `rows` is negative."""
+        """For each row, return the maximum over all rows of the same group. No number in `rows` is negative."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
@@ -246,8 +250,8 @@ class DevicePrimitives(Protocol):
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Prepare the writes of g * coef.
 
-        Raise errors in this method, so that writes do not fail. A write may fail only if a check would need memory for
-        all results.
+        Raise errors in this method, and not in the writes. A write may raise an error only if an earlier check would
+        need memory for all results.
         """
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
@@ -297,9 +301,10 @@ class DevicePrimitives(Protocol):
         return numbers.min()
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """Return the same finite number. Compilers do not merge the operations before and after this call.
+        """Return a finite number unchanged. Compilers do not merge the operations before and after this call.
 
-        In graphs, return the minimum of the scalar and the largest float64. Compilers do not remove this minimum.
+        In graphs, the result is the minimum of the scalar and the largest float64. Compilers do not remove this
+        operation.
         """
         return scalar
 
@@ -314,9 +319,7 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return the result for an unchanged gradient. If tensors can be written, return a copy, else the gradient
-        itself.
-        """
+        """If tensors can be written, return a copy of an unchanged gradient. Otherwise, return the gradient itself."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Wait for the device, and return whether a scalar is finite. Return None in a compiled graph."""

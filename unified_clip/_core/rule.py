@@ -102,7 +102,7 @@ class Norm(NamedTuple):
     group: range
     path: Path
     n: Scalar
-    """The norm, or a vector with one norm for each tensor. None if the group is clipped by value."""
+    """The norm, or a vector with one norm for each tensor. The value is None if the group is clipped by value."""
 
     threshold: Scalar | tuple[Any, Any] = math.inf
     """The threshold, or (low, high) if the group is clipped by value."""
@@ -115,7 +115,7 @@ class Norm(NamedTuple):
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Clip all gradients by one rule, and return the total norm if there is one.
+    """Clip all gradients by one rule, and return the total norm or None.
 
     The results are written later, when the caller calls `result` or `finish` of the writer.
     """
@@ -157,7 +157,7 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms on devices come first, because a write on a device can fail.
+    Norms of tensors on devices come first, because a write on a device can fail.
     scalars: Whether each `Norm` must have a single number, not a vector.
     """
     if rule.kind == "value":
@@ -231,8 +231,8 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    For arrays, the result is an array, or the number 1 if no norm exceeds its threshold. Neither the result nor its
-    derivative divides by zero.
+    For an array of norms, the result is an array, or the number 1 if no norm exceeds its threshold. Neither the result
+    nor its derivative divides by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold

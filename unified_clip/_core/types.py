@@ -30,7 +30,7 @@ class Deferred(NamedTuple):
     """Numbers that a device might still be computing."""
 
     values: Callable[[], list[Any]]
-    """Waits for the numbers, and returns each number as a float or a nested list of floats."""
+    """A function that waits for the numbers, and returns each number as a float or a nested list of floats."""
 
     ready: Callable[[], bool] = lambda: True
 
@@ -56,7 +56,7 @@ class CoalescedSparse(NamedTuple):
     """The stored rows of the gradient."""
 
     restore: Callable[[Tensor], Any]
-    """Returns a sparse gradient with new values."""
+    """A function that returns the sparse gradient with new values."""
 
     sparse_axes: int
     """The number of leading axes that the indices of the gradient cover."""
@@ -79,7 +79,7 @@ class Write(NamedTuple):
     make: Callable[[], object]
 
     undo: Callable[[], object] | None = None
-    """Restores the state before the change. None if the change overwrites memory and cannot be undone."""
+    """A function that restores the state before the change, or None if the change cannot be undone."""
 
 
 def with_article(name: str) -> str:

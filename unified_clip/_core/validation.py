@@ -1,4 +1,4 @@
-"""Checks of arguments. All checks run before the first write."""
+"""Checks of arguments. All checks run before the first gradient changes."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def finite(
 ) -> None:
     """Raise NonFiniteNormError if the norm is NaN or inf.
 
-    elsewhere: Returns (rank, number of NaN, number of inf) for each other rank.
+    elsewhere: A function that returns (rank, number of NaN, number of inf) for each other rank.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:
@@ -305,7 +305,7 @@ def finite(
 
 
 def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float]:
-    """Return (min, max) of a clip instance."""
+    """Return (min, max) for a clip by value."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
         raise ValueError(f"`max` is {high} and `min` is None, which means -max. Pass `min` too, or `max` of 0 or more")

@@ -29,7 +29,7 @@ class Changed(Protocol):
 
 class Writer(Protocol):
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        """Store the results of a change, or prepare its writes."""
+        """Store the results of a change, or prepare the writes of the change."""
 
 
 class Functional:
@@ -43,7 +43,7 @@ class Functional:
     ) -> None:
         """Prepare to collect one result for each tensor in `items`.
 
-        rebuild: Returns the container with new items.
+        rebuild: A function that returns the container with new items.
         reuse_unchanged: Whether to return an unchanged gradient itself, not a copy.
         into: A list that `finish` overwrites with the results.
         """
@@ -96,7 +96,7 @@ class Writes:
 class InPlace:
     """The writer for in-place functions.
 
-    The writer overwrites the gradients' memory. If tensors cannot be written, the writer replaces them in the
+    The writer overwrites the gradients' memory. If tensors cannot be written, the writer replaces the tensors in the
     container.
     """
 
@@ -142,7 +142,7 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare to set sparse results on parameters, and to report written aliases to autograd."""
+        """Prepare to set `.grad` of parameters to sparse results, and to report changes of aliases to autograd."""
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
@@ -171,10 +171,10 @@ def nothing() -> None:
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes, first the changes that can be undone.
+    """Make all changes.
 
-    After an error, undo these changes. Raise PartlyClippedError if memory was overwritten, or if a change cannot be
-    undone.
+    The changes that can be undone come first. After an error, these changes are undone. Raise PartlyClippedError if
+    memory was overwritten, or if a change cannot be undone.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]

@@ -1,8 +1,8 @@
-"""Compare a call between ranks, in the same all-reduce that adds up the norm.
+"""Compare the calls of all ranks in the same all-reduce that sums the norm.
 
-Ranks send only integers. Sums of integers do not depend on the order, so the norm has the same bits for every layout.
-Ranks send digests of the values that must match. If digests differ, the ranks exchange readable texts, and all ranks
-raise an error.
+Ranks send only integers. Sums of integers do not depend on the order, so the norm has the same bits for every
+distribution of the gradients. Ranks send digests of the values that must match. If digests differ, the ranks exchange
+readable texts, and all ranks raise an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Call:
     """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments that must be equal on all ranks. None means that an argument is not passed."""
+    """The arguments that must be equal on all ranks. The value None means that the caller did not pass the argument."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
@@ -69,7 +69,7 @@ class Call:
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     remarks: Callable[[], Mapping[str, str]] = dict
-    """Returns more text for error messages. Ranks do not compare this text."""
+    """A function that returns more text for error messages. Ranks do not compare this text."""
 
     def digests(self) -> list[int | None]:
         arguments = sorted(
@@ -89,7 +89,7 @@ class Call:
 
 
 _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""The number of calls that this rank has begun, by the `key` of the process group."""
+"""For the `key` of each process group, the number of calls that this rank has begun."""
 
 
 class Consensus:
@@ -116,10 +116,11 @@ class Consensus:
         before: Consensus | None,
         find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
-        """Return (the norm over all ranks on the device, the dtype of the norm). Return None if the host reads the
-        norm.
+        """Return (the norm over all ranks on the device, the dtype of the norm).
 
-        find_terms: Returns the `Partial` gradients, or None if some rank lacks a partial sum.
+        Return None if the host reads the norm.
+
+        find_terms: A function that returns the `Partial` gradients, or None if a partial sum is missing on a rank.
         before: The `Consensus` of the call's first norm. None means that this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
@@ -167,9 +168,7 @@ class Consensus:
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send an error to the other ranks, in the collective for which these ranks wait. All ranks then raise an
-        error.
-        """
+        """Send an error to the other ranks, which wait in a collective. All ranks then raise an error."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
@@ -213,8 +212,8 @@ class Consensus:
         has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(
-                "no rank counts any gradient, because ownership returned False for all of them. In the process group, "
-                "exactly one rank has to count each element. Check the rank numbers that you pass, such as data_rank. "
+                "no rank counts any gradient, because ownership returned False for all of them. Exactly one rank of "
+                "the process group has to count each element. Check the rank numbers that you pass, such as data_rank. "
                 "No gradient was changed."
             )
 
@@ -227,7 +226,10 @@ class Consensus:
         return self.all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Return the digests that the next collective compares. The first collective of a call also counts the call."""
+        """Return the digests that the next collective compares.
+
+        The first collective of a call also increments the number of calls.
+        """
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:
@@ -344,15 +346,15 @@ class Consensus:
         if expected is not None and counted != expected:
             raise ValueError(
                 f"the ranks counted {counted} gradient elements together, and check_numel expects {expected}. Some "
-                "elements are counted more than once, or not at all. Declare with `ownership` which rank counts which "
-                "parameter, or correct check_numel"
+                "elements were counted several times, or not at all. Pass `ownership` to declare the rank that counts "
+                "each parameter, or correct check_numel"
             )
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
     """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
 
-    find_groups: Returns the process groups whose ranks wait.
+    find_groups: A function that returns the process groups whose ranks wait.
     """
     if hasattr(error, "raises_alone"):
         return

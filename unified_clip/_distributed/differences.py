@@ -14,14 +14,16 @@ PARAMETERS = "the number of parameters"
 CALL = "the number of this call in its process group"
 
 REMEDY = (
-    "Pass ownership='replicated' if every rank has a copy, 'distinct' if ranks have different parameters or shards, or "
-    "a function of a parameter that returns whether this rank counts it (see unified_clip.ownership)"
+    "Pass ownership='replicated' if every rank has a copy, or 'distinct' if ranks have different parameters or shards. "
+    "Or pass a function that gets a parameter and returns whether this rank includes the parameter in the norm (see "
+    "unified_clip.ownership)"
 )
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """Return the error message about calls that differ. `texts` has (ranks that sent the text, text) for each different
-    text.
+    """Return the error message for calls that differ between ranks.
+
+    `texts` contains (ranks, text) for each different text.
     """
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:

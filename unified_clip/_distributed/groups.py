@@ -12,7 +12,7 @@ from .ranks import Ranks
 
 
 class Group(Protocol):
-    """A process group. All its ranks must call a collective together, with lists of the same length."""
+    """A process group. All ranks of the group must call a collective together, with lists of the same length."""
 
     rank: int
     size: int
@@ -51,15 +51,16 @@ class Group(Protocol):
 
 class NormGroup(NamedTuple):
     gradient: int | None
-    """The index of the gradient. None if this rank has no gradient of the parameter."""
+    """The index of the gradient. The value is None if this rank has no gradient of the parameter."""
 
     groups: Sequence[Group]
     """The process groups over which the shards are spread. The norm is summed over one group after another."""
 
     leaf: Leaf
     label: str | None = None
-    """The name and the shape of the parameter as text, which the ranks of `groups` compare. None means no
-    comparison.
+    """The name and the shape of the parameter as text, which the ranks of `groups` compare.
+
+    None means that the ranks do not compare the parameter.
     """
 
 
@@ -112,11 +113,11 @@ class SingleProcess(ProcessGroup):
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
-    """Yield (process group, indices of its parameters). The first groups of all parameters come before the second
-    groups.
+    """Yield (process group, indices of its parameters).
 
-    All ranks yield their groups in the same order, even if they list the parameters in different orders. Otherwise,
-    ranks could wait for each other in different groups.
+    Each parameter has a list of groups. The first groups of all parameters come before the second groups. All ranks
+    yield their groups in the same order, even if the ranks list the parameters in different orders. Otherwise, ranks
+    could wait for each other in different groups.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}

@@ -25,7 +25,7 @@ def summands(digest: int | None) -> list[int]:
 
 
 def equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether all ranks have the same digest, from the sums of `summands` over the ranks.
+    """Return whether all ranks have the same digest. `reduced` is the sum of `summands` over all ranks.
 
     Numbers are equal if and only if count * (sum of squares) == (sum)**2.
     """
@@ -36,8 +36,8 @@ def equal_summands(reduced: Sequence[int]) -> bool:
 def bounds(digest: int | None) -> list[int]:
     """Return integers whose maxima over ranks show whether the digests of all ranks match.
 
-    The integers are 1, the pieces of the digest, and the negative pieces. A rank without a digest sends numbers that
-    change no maximum.
+    The integers are 1, the pieces of the digest, and the negative pieces. A rank without a digest sends numbers that do
+    not change the maxima.
     """
     if digest is None:
         return [0, *[-(2**16)] * (2 * PIECES)]

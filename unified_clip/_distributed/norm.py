@@ -32,7 +32,7 @@ class LocalShards(ABC):
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
     _counts_by_placement = False
-    """Whether this rank counts at least one gradient because of the gradient's placements."""
+    """Whether this rank includes at least one gradient in the norm because of placements."""
 
     _has_counted = False
     """Whether a call of `norm` has already called `counted`."""
@@ -53,34 +53,39 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank counts in the total norm. Exactly one rank counts each element."""
+        """Return the local tensors that this rank includes in the total norm.
+
+        Exactly one rank includes each element.
+        """
 
     @abstractmethod
     def count_elements(self) -> int:
-        """Return the number of elements of all gradients that this rank counts."""
+        """Return the number of elements that this rank includes in the total norm."""
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (gradient, its local tensor) for each gradient that the last call of `counted` assumed to be a
-        copy.
+        """Return (gradient, local tensor) tuples.
+
+        The last call of `counted` assumed that these gradients are copies.
         """
 
     @abstractmethod
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
-        """Return the gradients whose copies on other ranks are known from placements or from the caller's
-        declaration.
-        """
+        """Return the gradients with copies on other ranks, according to placements or to the caller's declaration."""
 
     @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        known_only: Leave out parameters with an unknown norm, instead of raising ValueError.
+        known_only: Whether to leave out parameters with an unknown norm. By default, an unknown norm raises ValueError.
         """
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor for a gradient's own norm. The ranks first sum a `Partial` gradient."""
+        """Return the local tensor for a gradient's own norm.
+
+        If the gradient is `Partial`, the ranks first sum the gradient.
+        """
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
@@ -101,12 +106,16 @@ class LocalShards(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return the indices of the sums that this rank counts. The sums are the result of `sum_terms`."""
+        """Return the indices of the sums that this rank includes in the norm.
+
+        The sums are the result of `sum_terms`.
+        """
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of all `terms`, including terms that this rank does not count. All ranks have to call this
-        method.
+        """Return the sums of all `terms`, including the sums that other ranks include in the norm.
+
+        All ranks have to call this method.
         """
         return []
 
@@ -124,7 +133,7 @@ class LocalShards(ABC):
 
     @property
     def numel(self) -> int | None:
-        """The number of elements that the ranks together should count, or None without a check."""
+        """The expected number of elements over all ranks, or None without `check_numel`."""
         return self._spec.expected_numel(lambda: sum(map(self.elements, range(len(self._leaves)))))
 
     @property
@@ -133,7 +142,10 @@ class LocalShards(ABC):
 
     @property
     def parameters(self) -> int | None:
-        """The number of parameters, with or without a gradient. None if the number can differ between ranks."""
+        """The number of all parameters, including parameters without a gradient.
+
+        The value is None if the number can differ between ranks.
+        """
         return self._spec.comparable(self._parameters)
 
     def check_patterns(self) -> None:
@@ -197,14 +209,14 @@ class LocalShards(ABC):
 
     @property
     def is_only_declared(self) -> bool:
-        """Whether only `ownership` makes this rank count its gradients, without a check by `check_numel`."""
+        """Whether this rank includes its gradients only because of `ownership`, without a check by `check_numel`."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
         """Sum `Partial` gradients over ranks.
 
-        Return (the sums over all gradients that this rank counts, the sums over all `Partial` gradients).
+        Return (the sums over all gradients that this rank includes in the norm, the sums over all `Partial` gradients).
         """
         own = self.owned_terms()
         sums = self.sum_terms()
@@ -213,8 +225,9 @@ class LocalShards(ABC):
     def _call_of(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """Return the `Call` of a norm. The first norm of a call also compares all parameters and counts all
-        elements.
+        """Return the `Call` of a norm, which contains the values to compare.
+
+        For the first norm of a call, the values include all parameters and the number of elements.
         """
         numel, copies = self.numel if is_first else None, self.copies()
 
@@ -305,7 +318,8 @@ def _all_reduce(
 ) -> None:
     """Replace this rank's sums by the sums over all ranks. The keys of `sums` are indices in `norm_groups`.
 
-    If calls differ in one process group, reject the call in all later groups, whose ranks would wait otherwise.
+    If calls differ in one process group, reject the call in all later groups. Otherwise, the ranks of later groups
+    would wait.
     """
     difference: ValueError | None = None
     for group, positions in by_group(norm_groups, list(sums)):

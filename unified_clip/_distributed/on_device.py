@@ -2,7 +2,7 @@
 
 At the first call with a list of parameters, the host reads the norm. In this call, the ranks also agree whether later
 norms stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the error. The
-host reads the comparison only at the next call, so it does not wait for work that was just queued.
+host reads the result of the comparison only at the next call, so the host does not wait for queued work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ The first flag is true if norms can stay on this rank's GPU. The second flag is 
 """
 
 TAGS = FLAGS + 2
-"""The index of the tag. After the tag come the flag of a rank that rejects the call, and the digests to compare."""
+"""The index of the tag among the integers.
+
+The next integers are the flag of a rank that rejects the call, and the digests to compare.
+"""
 
 TAG = 1
 """The tag of a sum, which is equal to `consensus.ADDS`."""
@@ -48,7 +51,7 @@ MIXED = (
 class NormOnDevice(NamedTuple):
     norm: Scalar
     added: Deferred | None
-    """The integers of the first all-reduce from index FLAGS on. None inside a CUDA graph."""
+    """The integers of the first all-reduce from index FLAGS on. The value is None inside a CUDA graph."""
 
 
 class Terms(NamedTuple):
@@ -57,10 +60,10 @@ class Terms(NamedTuple):
     values: Sequence[Tensor]
     length: int
     flatten: Callable[[], Tensor]
-    """Returns the partial sums of this rank as one float64 tensor."""
+    """A function that returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """Returns the gradients. The argument is the sum of the results of `flatten` over all ranks."""
+    """A function that returns the gradients for the sum of `flatten` over all ranks."""
 
     owned: Sequence[int]
     measure: Measure
@@ -85,14 +88,14 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""The agreements, by the `key` of the process group and a digest of the list of parameters."""
+"""The agreements of each process group. A digest of the list of parameters identifies an agreement."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
-"""The number of the last call and the values that its ranks compared, by the `key` of the process group."""
+"""For each process group, the number of the last call and the values that the ranks compared in this call."""
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
-    """Return the dtype of a norm that the ranks agreed to leave on the device, or None without an agreement."""
+    """Return the dtype of a norm that the ranks agreed to leave on the device, or None if there is no agreement."""
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype
 
@@ -122,7 +125,7 @@ def store(group: Any, number: int, added: Deferred | None) -> None:
 def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     """Raise ValueError on all ranks if the last calls of the ranks differ.
 
-    message: Returns the warning that a rank logs if it waits long.
+    message: A function that returns the warning for a rank that waits long.
     """
     if group not in _UNREAD:  # for example None, the key of Paddle's default group
         return

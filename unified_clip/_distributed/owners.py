@@ -1,4 +1,4 @@
-"""Decide by the caller's `ownership` which rank counts a gradient, and make the errors for unknown ownership."""
+"""Find the owner rank of a gradient from the caller's `ownership`, and create the errors for unknown ownership."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .differences import REMEDY
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether `ownership` makes this rank count a gradient. Return None if nothing is declared for the gradient.
+    """Return whether `ownership` makes this rank the owner of a gradient. Return None if `ownership` declares nothing.
 
     ranks: The ranks that have the gradient. first: The first rank of the process group.
     """
@@ -21,7 +21,8 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
         is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
         if is_owner not in (True, False):
             raise TypeError(
-                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank counts it, else False"
+                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank includes the gradient in "
+                "the norm, else False"
             )
         return bool(is_owner)
     if ownership == REPLICATED and rank not in ranks:
@@ -35,7 +36,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
 
 def undeclared(message: str) -> ValueError:
-    """Return a ValueError about unknown ownership, which is not sent to other ranks.
+    """Return a ValueError about unknown ownership. This error is not sent to other ranks.
 
     Sending an error is a collective, and other ranks might not take part in this call.
     """
@@ -59,7 +60,7 @@ def norm_unknown(leaf: Leaf) -> ValueError:
 
 
 class Terminology(NamedTuple):
-    """The words of a framework for error messages."""
+    """The terms that a framework uses, for error messages."""
 
     mesh: str
     redistribute: str

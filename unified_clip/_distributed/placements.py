@@ -46,13 +46,16 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no earlier rank on the mesh has this rank's elements. `Partial` counts as `Replicate`."""
+        """Return False if an earlier rank on the mesh has the same elements as this rank, else True.
+
+        `Partial` is treated like `Replicate`.
+        """
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether no earlier rank in a process group has this rank's elements. `Partial` counts as `Replicate`.
+        """Return False if an earlier rank in a process group has the same elements as this rank, else True.
 
-        Return None if elements of the tensor might be missing in the group.
+        `Partial` is treated like `Replicate`. Return None if elements of the tensor might be missing in the group.
         """
 
     @abstractmethod
@@ -69,7 +72,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def reduced(self, index: int) -> Tensor:
-        """Return the local tensor of a gradient. A collective reduces `Partial` placements."""
+        """Return the local tensor of a gradient. If the gradient is `Partial`, a collective first sums the gradient."""
 
     @abstractmethod
     def layout(self, tensor: Any) -> str:
@@ -105,7 +108,7 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank counts a plain tensor. Return None if no attribute of the framework decides."""
+        """Return whether this rank owns a plain tensor, or None if no attribute of the framework decides."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
@@ -127,8 +130,9 @@ class DistributedGradients(LocalShards):
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh. `alone` has only this
-        rank.
+        """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh.
+
+        `alone` contains only this rank.
         """
         leaf, gradient = self._leaves[index], self._gradients[index]
         mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
@@ -180,7 +184,7 @@ class DistributedGradients(LocalShards):
         return copies if copies.number > 1 else None
 
     def _identities(self, indices: Sequence[int]) -> list[Hashable]:
-        """Return values that identify gradients on all ranks with copies: positions, or else names or lengths."""
+        """Return values that identify gradients on all ranks with copies: positions, names or lengths."""
         leaves = self._leaves
         if self.parameters is not None:
             return [leaves[at].position for at in indices]
@@ -217,7 +221,10 @@ class DistributedGradients(LocalShards):
         return norm_groups
 
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
-        """Return whether a plain tensor is a complete gradient. The declaration decides, or else shapes and meshes."""
+        """Return whether a plain tensor is a complete gradient.
+
+        The caller's declaration decides. Without a declaration, shapes and meshes decide.
+        """
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:
             return bool(ownership == REPLICATED)
@@ -226,8 +233,9 @@ class DistributedGradients(LocalShards):
         return self._spec.process_group == "auto" or self._has_full_mesh
 
     def _is_plain_shard(self, parameter: Any, tensor: Any) -> bool:
-        """Return whether a plain tensor is the gradient of a shard, because its shape differs from the shape of the
-        parameter.
+        """Return whether a plain tensor is the gradient of a shard.
+
+        Such a gradient has a different shape than the parameter.
         """
         return self.is_sharded(parameter) and list(tensor.shape) != list(parameter.shape)
 
@@ -262,7 +270,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients that the ranks sum later, after they agree on the layouts."""
+        """Return the `Partial` gradients that the ranks sum later, after an agreement on the layouts."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -360,9 +368,11 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank counts a gradient that some ranks of the group might not have.
+        """Return whether this rank includes a gradient in the norm.
 
-        ranks: The ranks that are known to have the gradient. For a plain tensor, this rank alone.
+        Some ranks of the group might not have the gradient.
+
+        ranks: The ranks that are known to have the gradient. For a plain tensor, the only known rank is this rank.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])

@@ -56,13 +56,16 @@ class Ranks(Sequence[int]):
         return len(self) <= len(other) and self._is_within.get(other, lambda _: bool(other.has(self._array).all()))
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
-        """Return for each rank in an array whether this sequence contains the rank."""
+        """For each rank in an array, return whether this sequence contains the rank."""
         ordered = self._sorted
         present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """Return for each rank in an array its index in this sequence. The sequence must have all of these ranks."""
+        """For each rank in an array, return the index of the rank in this sequence.
+
+        The sequence must contain all these ranks.
+        """
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
@@ -76,11 +79,11 @@ class Ranks(Sequence[int]):
         return digest(self._array.tobytes())
 
     def key_within(self, other: Ranks) -> int:
-        """Return a digest of the indices that these ranks have in another sequence."""
+        """Return a digest of the indices of these ranks in the sequence `other`."""
         return self._keys_within.get(other, lambda _: digest(other.places(self._array).tobytes()))
 
     def within(self, other: Ranks) -> Ranks:
-        """Return the ranks that both sequences have, in the order of this sequence."""
+        """Return the ranks that are in both sequences, in the order of this sequence."""
         return self._parts.get(other, lambda _: Ranks(self._array[other.has(self._array)]))
 
     def is_same_set(self, other: Ranks) -> bool:
@@ -88,9 +91,9 @@ class Ranks(Sequence[int]):
 
 
 def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
-    """Return whether no earlier rank in a process group has the same elements of a tensor as `rank`.
+    """Return False if an earlier rank in a process group has the same elements of a tensor as `rank`, else True.
 
-    Return None if the group has ranks that are not on the mesh, or lacks elements of the tensor.
+    Return None if the group has ranks that are not on the mesh, or if elements of the tensor are missing in the group.
 
     is_copied: For each dimension of the mesh, whether the ranks along the dimension have copies.
     """

@@ -25,7 +25,10 @@ CHECK = "check_replicas"
 class Replica(NamedTuple):
     leaf: Leaf
     label: str | None
-    """The name and shape as text, or None if unknown. The text is equal on all ranks with copies."""
+    """The name and the shape of the gradient as text, or None if the shape is unknown.
+
+    The text is equal on all ranks with copies.
+    """
 
     tensor: Tensor
     key: Hashable
@@ -35,7 +38,7 @@ class Replica(NamedTuple):
     """The number of copies, including the copy on this rank."""
 
     is_first: bool
-    """Whether this copy is the first copy, which is true for exactly one copy."""
+    """Whether this copy is the first copy. Exactly one copy is the first copy."""
 
     device: str = ""
     """The device of this copy, if this process has several copies."""
@@ -56,7 +59,7 @@ class Copies(NamedTuple):
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
     """Return the ranks with copies that the caller's `ownership` declares, or None if no copies are declared.
 
-    mesh: The ranks of the gradient's mesh, which lacks ranks of the group.
+    mesh: The ranks of the gradient's mesh. Some ranks of the group are not on this mesh.
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
     if ownership == REPLICATED:
@@ -78,7 +81,7 @@ class ReplicaSet:
     """The gradients of this rank whose copies are on the same ranks."""
 
     key: int
-    """A number that identifies the set on all its ranks. The number is never 0."""
+    """A number that identifies the set on all ranks with the copies. The number is never 0."""
 
     number: int
     is_first: bool
@@ -86,7 +89,7 @@ class ReplicaSet:
     """A digest of the gradients, which is equal for equal copies."""
 
     text: Callable[[], dict[str, Any]]
-    """Returns texts for an error message: the `contents` of the gradients, the device, and the number of copies."""
+    """A function that returns texts for an error message, such as the `contents` of the gradients."""
 
 
 Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
@@ -120,7 +123,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 
 
 class CopySet(Protocol):
-    """A set of gradients whose contents are compared by the ranks with copies."""
+    """A set of gradients. The ranks with copies compare the contents of the set."""
 
     @property
     def key(self) -> Hashable: ...
@@ -244,7 +247,7 @@ def _describe_number(
     noun: str,
     remedy: str,
 ) -> str:
-    """Return the message for copies that are equal, but whose number differs from the declared number."""
+    """Return the error message if copies are equal, but the number of copies differs from the declared number."""
     wrong = [
         at for at, replicas in enumerate(sets)
         if sum(map(len, contents[replicas.key].values())) != replicas.number

@@ -1,7 +1,8 @@
-"""Find gradients that some rank clips, but no rank counts.
+"""Find gradients that a rank clips, but that no rank includes in the norm.
 
-The first rank with copies of a gradient should count the gradient, but can lack it. Each rank adds digests of its
-gradients with copies to the all-reduce of the norm. If the sum is not 0, the ranks compare single gradients.
+The first rank with a copy of a gradient should include the gradient in the norm. But the gradient can be missing on
+this rank. Each rank adds digests of its gradients with copies to the all-reduce of the norm. If the sum is not 0, the
+ranks compare single gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def place(leaf: Leaf, are_listed: bool) -> str:
 
 
 class SharedSet(NamedTuple):
-    """The gradients of this rank whose copies are on the same ranks. The first of these ranks counts the gradients."""
+    """The gradients of this rank whose copies are on the same ranks.
+
+    The first of these ranks includes the gradients in the norm.
+    """
 
     key: Hashable
     number: int
@@ -43,11 +47,10 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (a number that identifies the gradient in the process group, its place) for each gradient that has a
-        place.
+        """Yield (number, place) for each gradient that has a place.
 
-        Gradients with the same identity get different numbers. So the first rank lacks a number if a later rank has
-        more of these gradients.
+        The number identifies the gradient in the process group. Gradients with the same identity get different numbers.
+        If a later rank has more gradients with this identity, one of the numbers is missing on the first rank.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
@@ -59,11 +62,14 @@ class SharedSet(NamedTuple):
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """Returns the place of the gradient at an index, or None if the norm is right without the gradient."""
+    """A function that returns the place of a gradient, or None if the norm is right without the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Return the error message about gradients that no rank counts, or None. All ranks have to call this function."""
+    """Return the error message about gradients that no rank includes in the norm, or None.
+
+    All ranks have to call this function.
+    """
     own = [number for each in shared.sets if each.is_first for number, _ in each.numbers(lambda index: "")]
     others = [entry for each in shared.sets if not each.is_first for entry in each.numbers(shared.needed_place)]
     counted = set(_gathered(own, exchange))
@@ -77,7 +83,7 @@ def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
     where = format_ranks([exchange.ranks[rank] for rank in ranks])
     return (
         f"no rank counts the gradient at {text['place']}{more} on {where}. "
-        "Of the ranks with copies of a gradient, the first one counts it, and this rank has no gradient. Set the "
+        "The first rank with a copy of the parameter has to count the gradient, but this rank has no gradient. Set the "
         "gradient on all ranks with a copy. No gradient was changed."
     )
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE = 60.0
-"""A rank logs that it waits after this number of seconds."""
+"""After this number of seconds, a waiting rank logs a message."""
 
 REJECTION_PATIENCE = 10.0
-"""A rank that wants to send an error logs that it waits after this number of seconds."""
+"""After this number of seconds, a rank that waits to send an error logs a message."""
 
 INTERVAL = 1.0
 """The number of seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
-"""(deadline, level of logging, function that returns the message) of each waiting call."""
+"""For each waiting call, (deadline, level of logging, function that returns the message)."""
 
 _STARTING = threading.Lock()
 _WATCH: list[threading.Thread] = []

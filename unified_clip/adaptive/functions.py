@@ -21,19 +21,19 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     """Return the initial state of a rule, or a saved state, as one tensor for the functions of this module.
 
     Args:
-        adaptive: The rule.
+        adaptive: The adaptive rule, such as `ZClip()`.
         like: A tensor, or any container of tensors, such as the gradients. The state gets the framework and the device
             of these tensors. For `AdaGC`, pass the gradients or the parameters of a call, because the state has a
             number for each entry.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
-        A vector of float64. On JAX, a matrix of int32, because JAX has no float64 without x64.
+        A vector of float64. On JAX, the result is a matrix of int32, because JAX has no float64 without x64.
 
     Raises:
         ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`: `data` and `like` have
             different numbers of tensors.
-        TypeError: `adaptive` is not a rule with a state. Or the state of the rule grows, as for `Percentile` without a
+        TypeError: `adaptive` is not a rule with a state. The state of the rule grows, as for `Percentile` without a
             window.
 
     Example:
@@ -59,12 +59,12 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
     """Return a state as data for a JSON file: a dict of numbers and lists of numbers.
 
     Args:
-        adaptive: The rule.
-        state: The state, from `initial_state` or the last call.
+        adaptive: The adaptive rule, such as `ZClip()`.
+        state: The state that `initial_state` or the last clip returned.
 
     Raises:
-        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, where a state has no values. Or `state` is
-            not a tensor like the one that `initial_state` returns, or `adaptive` is not a rule with a state.
+        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, where a state has no values. `state` is not
+            a tensor from `initial_state` or from a clip. `adaptive` is not a rule with a state.
         ValueError: `state` belongs to another rule.
 
     Example:
@@ -86,24 +86,24 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
 
 
 def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:
-    """Clip all gradients in place, as `unified_clip.clip_grad_norm_` does, by a threshold that a rule computes.
+    """Clip all gradients in place like `unified_clip.clip_grad_norm_`, with a threshold that a rule computes.
 
     Args:
-        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients.
-            On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients.
+        parameters: On PyTorch and Paddle, pass the parameters, whose `.grad` is clipped. On other frameworks, pass the
+            gradients. On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients.
         adaptive: The rule, such as `ZClip()`.
-        state: The state, from `initial_state` or the last call.
-        max_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
+        state: The state that `initial_state` or the last clip returned.
+        max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
     Returns:
         (the total norm before clipping, the new state).
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
-            `adaptive` is not a rule for the total norm. `state` is not a tensor like the one that `initial_state`
-            returns.
-        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. `state` has the wrong length for
-            the rule. Ranks own the gradients together, but the norm over the ranks cannot be computed.
+            `adaptive` is not a rule for the total norm. `state` is not a tensor from `initial_state` or from a clip.
+        ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
+            cannot be written. `state` has the wrong length for the rule. The gradients are distributed, and the norm
+            over all ranks cannot be computed.
 
     Example:
         >>> import numpy as np
@@ -122,23 +122,22 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 def clip_by_global_norm(
     t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return clipped gradients, as `unified_clip.clip_by_global_norm` does, by a threshold that a rule computes.
+    """Return clipped gradients like `unified_clip.clip_by_global_norm`, with a threshold that a rule computes.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         adaptive: The rule, such as `ZClip()`.
-        state: The state, from `initial_state` or the last call.
-        clip_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
+        state: The state that `initial_state` or the last clip returned.
+        clip_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not a rule for the total norm. `state` is not a tensor like the one that `initial_state`
-            returns.
-        ValueError: clip_norm is negative or NaN. `state` has the wrong length for the rule. Ranks own the gradients
-            together, but the norm over the ranks cannot be computed.
+            `adaptive` is not a rule for the total norm. `state` is not a tensor from `initial_state` or from a clip.
+        ValueError: clip_norm is negative or NaN. `state` has the wrong length for the rule. The gradients are
+            distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import numpy as np

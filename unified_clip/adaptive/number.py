@@ -1,7 +1,8 @@
 """Numbers with the same arithmetic on every framework, so that a rule is written once.
 
-On the host path, a rule gets Python floats. Elsewhere, a rule gets a `Number`, which is a float64 of the framework and
-can be traced. Each operation of a `Number` is rounded once. Compilers cannot merge two operations.
+On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
+framework and can be traced. Each operation of a `Number` is rounded once. Compilers cannot merge two operations of a
+`Number`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .._core.path import Scalars
 from .._core.types import Scalar
 
 Real = Any
-"""A float, a `Number`, or a NumPy array as a vector on the host path."""
+"""A float, a `Number`, or a vector. On the host path, a vector is a NumPy array."""
 
 Condition = Any
 """The result of a comparison: a bool, or a tensor of bools. Combine conditions by `&` and `|`."""
@@ -107,12 +108,12 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 
 def is_less(left: Real, margin: float, right: Real) -> bool:
-    """Return whether `left + margin < right` everywhere in NumPy arrays. Return False for other types."""
+    """Return whether `left + margin < right` everywhere in NumPy arrays. Return False if `left` is not an array."""
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 
 def simplified(conditions: Condition) -> Condition:
-    """Replace a NumPy array of conditions that are all true by True."""
+    """Return True for a NumPy array in which all conditions are true. Return any other value unchanged."""
     return True if isinstance(conditions, np.ndarray) and HOST.is_true(conditions) else conditions
 
 
@@ -120,8 +121,8 @@ def minimum(left: Real, right: Real) -> Real:
     """Return the smaller number. It raises no error.
 
     Args:
-        left: A number.
-        right: Another number.
+        left: The first number.
+        right: The second number.
 
     Example:
         >>> from unified_clip import adaptive
@@ -142,7 +143,8 @@ def sqrt(number: Real) -> Real:
         number: A number of 0 or more.
 
     Raises:
-        ValueError: The number is a Python float below 0. For a number of a compiled graph or a GPU, the result is NaN.
+        ValueError: The number is a Python float below 0. In a compiled graph or on a GPU, the result is NaN instead of
+            an error.
 
     Example:
         >>> from unified_clip import adaptive
@@ -224,8 +226,9 @@ def insert(ordered: Real, value: Real) -> Real:
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Return a vector that begins with the first `count` numbers in ascending order. The rest of the vector is
-    arbitrary.
+    """Return a vector that begins with the first `count` numbers in ascending order.
+
+    The numbers after the first `count` numbers are arbitrary.
     """
     if not isinstance(vector, Number):
         return _window(vector, count).ordered

@@ -1,4 +1,4 @@
-"""The protocol of a rule, and the rules as classes with their settings."""
+"""The protocol of an adaptive rule, and a class with the settings of each rule."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from . import rules
 from .number import Real
 
 Data = dict[str, Any]
-"""The state of a rule as plain data: numbers, and lists of numbers, by name."""
+"""The state of a rule as a dict of numbers and lists of numbers."""
 
 
 class Rule(Protocol):
-    """A rule that computes a threshold for the total norm from earlier norms. Your own rule needs these two methods.
+    """A rule that computes a threshold for the total norm from earlier norms.
 
-    Both methods are pure: they change nothing, and depend only on their arguments. Compute with `+`, `-`, `*`, `/`,
-    comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`. Do not use `if`, because a
-    number has no value yet in a compiled graph. A rule of this kind gives the same bits on every framework.
+    A rule of your own needs the methods `init` and `threshold`. Both methods are pure: they change nothing, and depend
+    only on their arguments. Compute with `+`, `-`, `*`, `/`, comparisons, and `where`, `minimum`, `sqrt` and `floor` of
+    `unified_clip.adaptive`. Do not use `if`, because a number in a compiled graph has no value yet. A rule that uses
+    only these operations gives the same bits on every framework.
     """
 
     def init(self) -> Data:
-        """Return the state before the first norm: numbers by name."""
+        """Return the state before the first norm, as a dict of numbers."""
 
     def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
         """Return (the threshold for this norm, the new state). It raises no error.
 
         Args:
-            state: Numbers with the names that `init` returned.
+            state: The state, with the same names as the state from `init`.
             norm: The total norm, which is finite.
-            step: The number of norms before this norm, from 0. A norm that is not finite is not counted.
+            step: The number of finite norms before this norm.
         """
 
 
@@ -42,9 +43,10 @@ class EmaRatio:
     """Limit the norm to `ratio` times an average of the clipped norms.
 
     Args:
-        ratio: The threshold, relative to the average. 1 or more.
+        ratio: The threshold divided by the average. The number is at least 1.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of norms at the start that are averaged equally, and not clipped. 1 or more.
+        warmup_steps: The number of norms in the warm-up, at least 1. The first average is the mean of these norms,
+            which are not clipped.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -78,15 +80,16 @@ class ZClip:
 
     Args:
         alpha: The weight of the old mean and variance, from 0 to 1.
-        z_thresh: The largest z-score that is not clipped. Above 0.
-        warmup_steps: The number of norms at the start from which the first mean and variance are computed. These norms
-            are not clipped. 1 or more.
-        mode: "zscore", or "percentile" (clip to `mean + z_thresh * standard deviation`).
-        clip_option: Only for the mode "zscore". "adaptive_scaling" clips larger spikes more: to
-            `mean + z_thresh**2 * standard deviation / z`. "mean" clips to the mean.
-        clip_factor: A factor of the threshold of "adaptive_scaling". Above 0.
+        z_thresh: The largest z-score that is not clipped. The number is above 0.
+        warmup_steps: The number of norms in the warm-up, at least 1. The first mean and variance are computed from
+            these norms, which are not clipped.
+        mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
+            `clip_option` selects.
+        clip_option: The threshold in the mode "zscore". "mean" clips to the mean. "adaptive_scaling" clips to
+            `mean + z_thresh**2 * standard deviation / z`, so that larger spikes are clipped more.
+        clip_factor: A factor above 0, by which the threshold of "adaptive_scaling" is multiplied.
         skip_update_on_spike: Whether a clipped norm leaves the mean and variance unchanged.
-        eps: Added to the standard deviation. Above 0.
+        eps: A number above 0 that is added to the standard deviation.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -131,11 +134,11 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: The number of last norms to use. None means all norms of the run. Then the state grows, which only
-            `ClipConfig` supports, on CPUs and outside of compiled graphs.
-        include_current: Whether the percentile includes the current norm, as in the authors' code. If not, the first
-            step is not clipped.
-        warmup_steps: The number of norms at the start that are not clipped. 0 or more.
+        window: The percentile is computed from this number of last norms. None means all norms of the run. With None,
+            the state grows, and only `ClipConfig` supports the rule, on CPUs and outside of compiled graphs.
+        include_current: Whether the percentile includes the current norm, as in the authors' code. Without the current
+            norm, the first step is not clipped.
+        warmup_steps: The number of norms at the start that are not clipped. The number is at least 0.
 
     Raises:
         TypeError: A setting is not a number, or `window` or `warmup_steps` is not a whole number.
@@ -170,12 +173,13 @@ class AdaGC:
     """Limit the norm of each tensor to `ratio` times an average of its clipped norms.
 
     Args:
-        ratio: The threshold, relative to the average. 1 or more.
+        ratio: The threshold divided by the average. The number is at least 1.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of steps in the warm-up, in which the total norm is limited instead. 1 or more.
-        warmup_threshold: The threshold for the total norm in the warm-up. Above 0.
-        warmup_norms: The first average is the smallest norm of the warm-up, either after the clip ("clipped", as in the
-            paper) or before the clip ("unclipped", as in the authors' code).
+        warmup_steps: The number of steps in the warm-up, at least 1. In the warm-up, all tensors are clipped by their
+            total norm.
+        warmup_threshold: The threshold for the total norm in the warm-up. The number is above 0.
+        warmup_norms: The first average is the smallest norm of the warm-up. "clipped" selects the norms after the clip,
+            as in the paper. "unclipped" selects the norms before the clip, as in the authors' code.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -200,7 +204,10 @@ class AdaGC:
         _check_choice(self, warmup_norms=("clipped", "unclipped"))
 
     def init(self) -> Data:
-        """Return the state before the first step. The list gets a number for each tensor of a call."""
+        """Return the state before the first step.
+
+        The first call appends a number for each tensor to the list `norms`.
+        """
         return {"norms": []}
 
 
@@ -209,12 +216,13 @@ class AGC:
     """Limit the norm of each unit of a gradient to `clip_factor` times the norm of the parameter's unit.
 
     Args:
-        clip_factor: The threshold, relative to the parameter's norm. 0 or more.
-        convention: The library whose units and defaults apply. "timm": a unit for each index of the first axis.
-            "optax": a unit for each index of the last axis or axes. "composer": timm's units, without eps.
-        eps: A smaller norm of a unit of the parameter counts as `eps`. None means 1e-3, and 0 for Composer.
-        smallest_norm: In the quotient threshold / norm, a smaller norm of a unit of the gradient counts as
-            `smallest_norm`. None means 1e-6, and 0 for Composer.
+        clip_factor: The threshold divided by the parameter's norm. The number is at least 0.
+        convention: The library whose units and defaults apply. In "timm", each index of the first axis is a unit. In
+            "optax", each index of the last axis or axes is a unit. "composer" has the units of timm, and no eps.
+        eps: The smallest norm of a parameter's unit. Smaller norms are replaced by `eps`. None means 0 for "composer",
+            and 1e-3 for the other conventions.
+        smallest_norm: The smallest norm of a gradient's unit in the quotient threshold / norm. Smaller norms are
+            replaced by `smallest_norm`. None means 0 for "composer", and 1e-6 for the other conventions.
 
     Raises:
         TypeError: A setting is not a number.
@@ -245,7 +253,7 @@ class AGC:
             shape: The shape of a parameter.
 
         Raises:
-            ValueError: The convention is "optax", which has no units for more than 5 axes.
+            ValueError: The convention is "optax", and the shape has more than 5 axes.
         """
         axes = range(len(shape))
         if self.convention != "optax":
@@ -261,7 +269,7 @@ class AGC:
 
     @property
     def floors(self) -> tuple[float, float]:
-        """The values of (`eps`, `smallest_norm`), with the defaults of the convention."""
+        """(`eps`, `smallest_norm`), with the defaults of the convention in place of None."""
         eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
         return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
 

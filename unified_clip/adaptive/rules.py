@@ -1,10 +1,10 @@
 """Rules that compute a threshold from the norms of earlier steps. Each rule is a pure function.
 
-The arguments of a rule are its state, the norm, and the number of earlier norms. The result is (threshold, state). A
-threshold of inf changes nothing. Norms that are not finite never reach a rule.
+The arguments of a rule are its state, the norm, and the number of earlier norms. The result of a rule is (threshold,
+new state). With the threshold inf, gradients stay unchanged. A rule gets finite norms only.
 
-Compare a difference with 0 instead of comparing a number with a setting. `torch.compile` cannot compare a `Number` with
-a setting that differs between two rules in one graph.
+In a rule, compare a difference with 0, and do not compare a number with a setting. `torch.compile` fails if two rules
+in one graph compare a `Number` with different settings.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def ema_ratio(
 ) -> tuple[Real, State]:
     """Return (`ratio` times the average of the clipped norms, the new state).
 
-    The first `warmup_steps` norms are not clipped, and the average is their mean. Later, the average is an exponential
-    moving average, with the weight `1 - alpha` for the newest clipped norm.
+    The first `warmup_steps` norms are not clipped, and the average is their mean. After the warm-up, the average is an
+    exponential moving average, with the weight `1 - alpha` for the newest clipped norm.
     """
     mean = state["mean"]
     is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
@@ -49,8 +49,8 @@ def zclip(
 ) -> tuple[Real, State]:
     """Return (the threshold, the new state). The threshold is inf if the norm is not far above the average.
 
-    The first `warmup_steps` norms are not clipped, and the state has their mean and variance. Later, the state has
-    exponential moving averages over the clipped norms.
+    The first `warmup_steps` norms are not clipped, and the state contains their mean and variance. After the warm-up,
+    the state contains exponential moving averages of the clipped norms.
 
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """
@@ -98,7 +98,7 @@ def adagc(
 
     In the warm-up, return the number inf instead of a vector. On the host path, also return inf if no tensor is
     clipped. The state has a number for each tensor: the smallest norm in the warm-up, and later an exponential moving
-    average of the clipped norms. The number is 0 before the tensor's first norm above 0.
+    average of the clipped norms. Until the norm of a tensor is above 0, the number of the tensor is 0.
 
     scale: The coefficient of a step in the warm-up.
 
@@ -135,7 +135,7 @@ def percentile(
 ) -> tuple[Real, State]:
     """Return (a percentile of the last `window` norms or of all norms, the new state).
 
-    Between two norms, the percentile is interpolated linearly, as by `numpy.percentile`. With a window, the state has
+    Between two norms, the percentile is interpolated linearly, as in `numpy.percentile`. With a window, the state has
     the norms in the order of the steps. Without a window, the norms are sorted.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.

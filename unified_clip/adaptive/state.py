@@ -23,7 +23,7 @@ STEPS = "steps"
 """The key for the number of norms so far."""
 
 LARGEST_NORM = 1e150
-"""Larger norms count as infinite, because the square of a norm has to be finite."""
+"""Larger norms count as infinite, because the square of a norm must be finite."""
 
 assert sys.float_info.max > LARGEST_NORM * LARGEST_NORM
 
@@ -32,11 +32,11 @@ REMEDY = (
     "from the methods init and threshold."
 )
 State = dict[str, Real] | Tensor
-"""Numbers by name on the host path, and a packed tensor elsewhere."""
+"""On the host path, a state is a dict of numbers. On the device path, a state is a packed tensor."""
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if a rule has none of these classes. `Rule` stands for every rule of the total norm."""
+    """Raise TypeError if a rule is not an instance of `kinds`. The kind `Rule` allows every rule for the total norm."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -121,8 +121,8 @@ class RuleThreshold(AdaptiveThreshold):
 def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
     """Return (the threshold for this norm, the new state).
 
-    A norm that is NaN or infinite gets the threshold 0, and the state stays unchanged. The coefficient is then the same
-    as for a fixed threshold.
+    A norm that is NaN or infinite gets the threshold 0, and the state stays unchanged. For a norm that is NaN or
+    infinite, the coefficient is the same as with a fixed threshold.
     """
     if xp is HOST:
         assert isinstance(state, dict)
@@ -202,7 +202,7 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
 def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
     """Check a rule and its packed state, and return the backend of the state.
 
-    kinds: The allowed classes of rules. `Rule` stands for every rule of the total norm.
+    kinds: The allowed classes of rules. The class `Rule` allows every rule for the total norm.
     """
     check_rule(rule, *kinds)
     backend = backend_of(packed)
@@ -219,11 +219,14 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
 
 
 PACKED = ((1, "float64"), (2, "int32"))
-"""(number of axes, dtype) of packed states. JAX stores a float64 as two int32."""
+"""The possible (number of axes, dtype) of a packed state. JAX stores a float64 as two int32."""
 
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
-    """Return whether a packed state with this length can belong to a rule. Return True if a length is unknown."""
+    """Return whether a packed state with this length can belong to a rule.
+
+    Return True if one of the two lengths is unknown.
+    """
     expected = _length(rule)
     return None in (length, expected) or length == expected
 

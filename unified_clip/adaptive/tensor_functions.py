@@ -21,21 +21,23 @@ IN_PLACE = "clip_by_unit_norm"
 
 
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
-    """Return gradients with the norm of each unit limited to `clip_factor` times the norm of the parameter's unit.
+    """Return clipped gradients.
+
+    The norm of each unit is limited to `clip_factor` times the norm of the parameter's unit.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         parameters: The parameters, in a container like `t_list`. No derivative with respect to the parameters is
             recorded.
         adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
-        clip_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
+        clip_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
     Raises:
         TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
             clip_norm is not a number. adaptive is not AGC.
-        ValueError: `parameters` and `t_list` have different numbers of entries, or `parameters` lacks a name. A
-            parameter and its gradient have different shapes. clip_norm is negative or NaN. A gradient is distributed,
-            or has too many axes for optax's units.
+        ValueError: `parameters` and `t_list` have different numbers of entries, or a name of `t_list` is not in
+            `parameters`. A parameter and its gradient have different shapes. clip_norm is negative or NaN. A gradient
+            is distributed, or has more axes than the convention "optax" supports.
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
@@ -51,18 +53,19 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 
 
 def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
-    """Clip the gradients of parameters in place, as `clip_by_unit_norm` does. For PyTorch and Paddle.
+    """Clip the gradients of parameters in place like `clip_by_unit_norm`. This function needs PyTorch or Paddle.
 
     Args:
-        parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, or a dict.
+        parameters: One parameter, an iterable of parameters, or a dict of parameters. The `.grad` of each parameter is
+            clipped.
         adaptive: The settings, such as `AGC(clip_factor=0.02)`.
-        max_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
+        max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
     Raises:
-        TypeError: The framework keeps no gradients on parameters. A gradient is sparse. max_norm is not a number.
-            adaptive is not AGC.
-        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. A gradient is distributed, or
-            has too many axes for optax's units.
+        TypeError: Parameters of the framework have no `.grad`. A gradient is sparse. max_norm is not a number. adaptive
+            is not AGC.
+        ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
+            cannot be written. A gradient is distributed, or has more axes than the convention "optax" supports.
 
     Example:
         >>> import numpy as np
@@ -80,18 +83,18 @@ def clip_by_tensor_norm(
     """Clip each gradient by a threshold that a rule computes from the earlier norms of the gradient.
 
     Args:
-        t_list: The gradients: one tensor, or any container of tensors and None, with the same number of entries in each
-            step.
+        t_list: The gradients: one tensor, or any container of tensors and None. The number of entries must be the same
+            in each step.
         adaptive: The rule, such as `AdaGC()`.
-        state: The state, from `initial_state(adaptive, t_list)` or the last call.
-        clip_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
+        state: The state that `initial_state(adaptive, t_list)` or the last call returned.
+        clip_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not `AdaGC`, or `state` is not a tensor like the one that `initial_state` returns.
+            `adaptive` is not `AdaGC`, or `state` is not a tensor from `initial_state` or from a clip.
         ValueError: clip_norm is negative or NaN. `state` and `t_list` have different numbers of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
@@ -112,24 +115,24 @@ def clip_by_tensor_norm(
 def clip_tensor_norm_(
     parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any = math.inf
 ) -> tuple[Tensor, Tensor]:
-    """Clip gradients in place, as `clip_by_tensor_norm` does.
+    """Clip gradients in place like `clip_by_tensor_norm`.
 
     Args:
-        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients.
-            On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients. Each step
-            needs the same number of entries.
+        parameters: On PyTorch and Paddle, pass the parameters, whose `.grad` is clipped. On other frameworks, pass the
+            gradients. On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients.
+            The number of entries must be the same in each step.
         adaptive: The rule, such as `AdaGC()`.
-        state: The state, from `initial_state(adaptive, parameters)` or the last call.
-        max_norm: The largest threshold, as a number or a tensor of one element, 0 or more. inf means no limit.
+        state: The state that `initial_state(adaptive, parameters)` or the last call returned.
+        max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
     Returns:
         (the total norm before clipping, the new state).
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
-            `adaptive` is not `AdaGC`, or `state` is not a tensor like the one that `initial_state` returns.
-        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. `state` and `parameters` have
-            different numbers of tensors.
+            `adaptive` is not `AdaGC`, or `state` is not a tensor from `initial_state` or from a clip.
+        ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
+            cannot be written. `state` and `parameters` have different numbers of tensors.
 
     Example:
         >>> import numpy as np

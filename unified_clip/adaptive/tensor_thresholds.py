@@ -34,8 +34,9 @@ def resize(state: states.State, count: int) -> states.State:
 
 
 class TensorThresholds(OwnThresholds):
-    """The thresholds of AdaGC for one step. `count` is the number of entries of the call, with or without a
-    gradient.
+    """The thresholds of AdaGC for one step.
+
+    `count` is the number of entries of the call, including entries without a gradient.
     """
 
     __slots__ = ("adagc", "count", "limit", "state")
@@ -117,7 +118,10 @@ def _coefficients(
     vector: Scalar,
     slots: Slots,
 ) -> tuple[Scalar, states.State]:
-    """Return (the vector of coefficients, the new state). A total norm that is not finite does not change the state."""
+    """Return (the vector of coefficients, the new state).
+
+    If the total norm is NaN or infinite, the state stays unchanged.
+    """
     convention, largest_norm = clip_rule.convention, xp.asarray(states.LARGEST_NORM)
     is_finite = total <= largest_norm
     numbers = state if isinstance(state, dict) else states.unpack(adagc, xp, state)
@@ -154,7 +158,7 @@ def _scalar(number: Real) -> Scalar:
 
 
 def _repeated(vector: Real, scalar: Scalar) -> Scalar:
-    """Return a vector with the length of `vector`, in which each number is `scalar`."""
+    """Return a vector that repeats `scalar` and has the length of `vector`."""
     return _scalar(vector * 0.0) + scalar
 
 

@@ -155,7 +155,7 @@ def test_a_parameter_of_also_elsewhere_is_in_the_call(kind: str) -> None:
     """FSDP2 replaces parameters: those from before would not be found, and the copies would count twice."""
     before, after = SimpleNamespace(shape=(3, 2)), SimpleNamespace(shape=(3, 2))
     staged(kind, 0, [after]).check_present([before, after])
-    with pytest.raises(ValueError, match=r"also_elsewhere\[0\], of shape \[3, 2\], is not .* fully_shard replaced it"):
+    with pytest.raises(ValueError, match=r"also_elsewhere\[0\], of shape \[3, 2\], is not .* fully_shard replaced"):
         staged(kind, 0, [before]).check_present([after])
     staged(kind, 0, lambda parameter: False).check_present([])
 
@@ -211,7 +211,7 @@ def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[s
 
 def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
     with pytest.raises(
-        TypeError, match=r"root has the type SimpleNamespace\. Pass a DeviceMesh of PyTorch, or, instead"
+        TypeError, match=r"root has the type SimpleNamespace\. Pass a DeviceMesh of PyTorch\. Or, instead"
     ):
         mesh_ownership(SimpleNamespace(dim_names=["dp"], process_ids=[0]))
 
