@@ -1,8 +1,9 @@
 """Find why a clip call returned a wrong result, by testing the known causes on the numbers of the call.
 
-The tensors are tested first, for example for swapped results. Then each hypothesis of `hypotheses` predicts a norm and
-coefficients. A hypothesis fits if these predictions explain the returned norm and every element of the results. The
-cause stays unknown if no hypothesis fits, or if hypotheses of different kinds fit.
+First, this module examines the tensors, for example to find swapped results. Then the module `hypotheses` yields
+hypotheses, and each hypothesis predicts a norm and coefficients. A hypothesis fits if its predictions explain the
+returned norm and every element of the results. The cause stays unknown if no hypothesis fits, or if hypotheses of
+different kinds fit.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return the cause that the tensors themselves show, such as NaN or wrong signs.
+    """Return a cause that is visible in the tensors without any hypothesis, such as NaN or wrong signs.
 
     Use this function only for wrong results that have the correct shapes and dtypes.
     """
@@ -52,7 +53,6 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
-    """Return the cause whose hypothesis explains the norm and the coefficients of a call."""
     for slack in call.slacks:
         if call.expected_fits(slack):
             break
@@ -73,7 +73,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    """Return a cause if the norm is correct, and the correct results come in the wrong order."""
+    """Return a cause if the norm is correct, and the results are correct but in the wrong order."""
     expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
     if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
@@ -100,7 +100,7 @@ def without_result(call: Observation) -> Cause | None:
 
 
 def beyond_range(call: Observation) -> Cause | None:
-    """Return a cause if numbers were too large or too small for the dtype of the computation."""
+    """Return a cause if the function used a dtype that is too small for some of the numbers."""
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     dtype = "float16" if is_narrow else "float32"
@@ -142,7 +142,10 @@ def _log2(norm: float, p: float) -> float:
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
-    """Return the cause of a wrong norm of 0 or inf. The kind is "coefficient" if the gradients contradict the norm."""
+    """Return the cause of a wrong norm of 0 or inf.
+
+    The kind of the cause is "coefficient" if the gradients contradict the norm.
+    """
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero
@@ -152,7 +155,7 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if the results or the norm contain an unexpected NaN, or lack an expected NaN."""
+    """Return a cause if a result or the norm is NaN by mistake, or is a number instead of NaN."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -184,7 +187,6 @@ def _all_became_zero(call: Observation) -> bool:
 
 
 def _are_zeros(call: Observation) -> bool:
-    """Return whether every finite element became 0."""
     return not any(result.values()[np.isfinite(before.values())].any() for _, before, _, result in call.sides())
 
 
@@ -195,7 +197,7 @@ def zeros(call: Observation) -> Cause | None:
 
 
 def signs(call: Observation) -> Cause | None:
-    """Return a cause if the only error is the sign of some elements, apart from rounding."""
+    """Return a cause if some elements have the wrong sign, and all numbers are otherwise correct up to rounding."""
     sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.wrong]
     sizes_fit = all(_is_near(np.abs(result.values()), np.abs(right), result.dtype) for right, result in sides)
     if not sizes_fit or all(_is_near(result.values(), right, result.dtype) for right, result in sides):
@@ -217,7 +219,7 @@ def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
 def not_clipped(call: Observation) -> Cause | None:
     """Return a cause if the norm is correct, but no gradient was clipped.
 
-    If only eps makes the coefficient smaller than 1, the cause is another eps.
+    If the coefficient is smaller than 1 only because of eps, the cause is another eps.
     """
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected

@@ -1,9 +1,9 @@
 """Choose the causes of one function's differences over all its cases.
 
 In a simple case, such as a single tensor with one element, several causes predict the same numbers. So each cause that
-fits a case is tested on the function's other cases. Another case contradicts a cause if the cause predicts clearly
-wrong results there, and the function did not return them. Of the causes that no case contradicts, the report names the
-cause that explains the most differences.
+explains one case is also tested on all other cases of the function. A case contradicts a cause if the cause predicts a
+clearly wrong result, and the function returned a different result. A contradicted cause is rejected. The report names
+the remaining cause that explains the most differences.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ SLACK = 1e-5
 """The largest relative difference of two numbers that count as equal, unless a suite has the key `tolerance`."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Kinds of causes whose sentences contain numbers or names from a single case."""
+"""Kinds of causes whose description contains numbers or names of a single case."""
 
 LEFT_OUT = ("left out", "not scaled")
-"""Kinds of causes that name some of the gradients."""
+"""Kinds of causes that apply only to some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps")
-"""Kinds of causes that show in the tensors of one call, but that other calls can contradict."""
+"""Kinds of causes that `call_causes` finds in the tensors of one call, and that other calls can still contradict."""
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
-"""Kinds of causes that the report names even if no hypothesis about settings fits."""
+"""Kinds of causes that the report names even if no wrong setting explains the difference."""
 
 SETTINGS = ("another condition", "another eps", "another norm type", "another threshold", "scaled gradients")
-"""Kinds of causes that should show with every dtype of the gradients."""
+"""Kinds of causes that have an effect with every dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""Kinds of causes that depend on the order of a sum, so that no other case can contradict them."""
+"""Kinds of causes that no other case can contradict, because the causes depend on the order of a sum."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
@@ -54,7 +54,8 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
 class Diagnosis(NamedTuple):
     cause: Cause | None = None
     contradiction: str = ""
-    """A sentence that names a fitting cause and a case that contradicts it. Empty if no case contradicts a cause."""
+    """A sentence that names a rejected cause, and a case that contradicts this cause. The sentence is empty if no case
+    contradicts a cause."""
 
 
 class _Call:
@@ -63,7 +64,10 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients. float64 counts as float32, because few causes differ between the two."""
+        """The dtypes of the gradients.
+
+        The dtype float64 is replaced by float32, because few causes differ between the two dtypes.
+        """
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
@@ -92,7 +96,6 @@ class _Call:
 
     @cached_property
     def is_regular(self) -> bool:
-        """Whether hypotheses can predict the numbers of this call."""
         call = self.call
         if call_causes.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
             return False
@@ -106,10 +109,10 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether a cause of the call `other` should show in this call, too.
+        """Return whether a cause of the call `other` should have an effect in this call, too.
 
-        Both calls must have the same settings. A call with sparse gradients does not judge a call without sparse
-        gradients, because a function can have a mistake for sparse gradients alone.
+        Both calls must have the same settings. The function returns False if only this call has sparse gradients,
+        because a mistake can be in the code for sparse gradients.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -119,7 +122,6 @@ class _Call:
         return self.call.explains(hypothesis, self.slack)
 
     def is_visible(self, hypothesis: Hypothesis) -> bool:
-        """Return whether the numbers that a hypothesis predicts clearly differ from the correct numbers."""
         call = self.call
         pairs = zip(call.coefficients(hypothesis), call.expected_coefs, strict=False)
         if call.scalings and any(abs(coef - right) > 4 * self.slack * right for coef, right in pairs):
@@ -132,7 +134,10 @@ class _Call:
 
 
 def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
-    """Yield causes that only certain thresholds reveal, such as a threshold of 0 that switches clipping off."""
+    """Yield causes that have an effect only at certain thresholds.
+
+    For example, a threshold of 0 might switch clipping off.
+    """
     threshold = call.threshold
     for sentence, convert in INTEGERS.items() if threshold < math.inf else ():
         if threshold != convert(threshold):
@@ -143,7 +148,7 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """Return the cause of each difference of one function, by the name of its case.
+    """Return the cause of each difference of one function, by the name of the case.
 
     calls: All calls of the function, by the name of the case.
     differing: The names of the cases whose results differ.
@@ -188,8 +193,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return a call that contradicts a hypothesis, or None if the contradicting calls prove nothing.
 
-    A correct call is enough proof. Calls with wrong results need as many lists of gradients as the calls in
-    `explained`.
+    One call with a correct result is enough to contradict the hypothesis. Calls with wrong results are enough if they
+    have at least as many different lists of gradients as the calls in `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -201,17 +206,14 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return the hypothesis that explains the most differences, as a cause. Return None if several kinds tie.
-
-    fitting: (number of explained differences, hypothesis) tuples.
-    """
+    """Return the cause that explains the most differences, or None if causes of several kinds explain equally many."""
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
     return common_cause(best)
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
-    """Yield lists of the hypotheses that explain a call. Each list allows a larger error than the list before it."""
+    """Yield lists of the hypotheses that explain a call. Each list allows a larger error than the previous list."""
     call = this.call
     for slack in (*call.slacks, this.slack):
         if call.expected_fits(slack):
@@ -222,7 +224,7 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 
 
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return what a hypothesis about `source` predicts for `target`, or [] if it predicts nothing."""
+    """Convert a hypothesis about the call `source` to hypotheses about the call `target`."""
     if hypothesis.kind in ROUNDING:
         return []
     if hypothesis.kind in LEFT_OUT and hypothesis.about:
@@ -240,9 +242,9 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that the call `target` also leaves out the gradients that `source` leaves out.
+    """Return hypotheses that two calls leave the same gradients out of the norm.
 
-    The gradients of the two calls are matched by index, name and shape, and also by their position from the end.
+    Gradients are the same if their index, name and shape agree, or if their positions from the end agree.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
@@ -252,7 +254,6 @@ def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> l
 
 
 def _without_from_end(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypothesis that `target` leaves out the gradients at the same positions, counted from the end."""
     there = target.call
     numbers = [len(there.before) - len(source.call.before) + each for each in hypothesis.about]
     are_left_out = hypothesis.kind in LEFT_OUT and bool(numbers)
@@ -269,7 +270,7 @@ def _is_same(here: Observation, number: int, there: Observation, other: int) -> 
 
 
 def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypothesis that `target` multiplies its gradients by the same factor as `source`."""
+    """Return the hypothesis that two calls multiply the gradients by the same factor."""
     factor, there = hypothesis.coefs[0] / source.call.expected_coefs[0], target.call
     if not all(each.unchanged_is_expected for each in there.scalings.values()):
         return []

@@ -1,7 +1,7 @@
 """Find the number in a cause, such as another eps or another threshold, from several calls of one function.
 
-Each call limits the number to an interval. A cause is reported only if one number lies in the intervals of all correct
-calls, and of most calls with a difference.
+For each call, an interval contains the numbers that explain the result. A cause is reported only if one number lies in
+the intervals of all correct calls, and in the intervals of most wrong calls.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from .sums import IN_FLOAT32, rounding_noise
 Interval = tuple[float, float]
 
 Bounds = Callable[[Observation, float, Interval], Interval]
-"""A function that converts an interval of coefficients to an interval of the number, for a call and a norm."""
+"""The type of functions that convert an interval of coefficients to an interval of another number, such as eps."""
 
 CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
-"""Conditions under which a function might scale gradients. The values are the exponents of the norm and the threshold.
-"""
+"""Wrong conditions under which a function might scale gradients, with the exponents of the norm and the threshold."""
 
 LARGEST_EPS = 1.0
 
@@ -35,7 +34,9 @@ DIGITS = (1, 2, 3, 6, 17)
 def fitting_families(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """Yield the causes whose number explains the calls of a function. The simplest cause comes first.
+    """Yield the causes, such as another threshold, whose number explains the calls of a function.
+
+    The simplest cause comes first.
 
     this: The call whose difference is to be explained.
     correct: Comparable calls without a difference.
@@ -78,10 +79,10 @@ def fitting_families(
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield the conditions under which a function scales gradients, in words.
+    """Yield descriptions of conditions under which the function scales gradients.
 
-    common: A function of the exponents (a, b) of the quotient norm**a / threshold**b. It returns an interval of the
-        quotient. The function scales all gradients with a quotient above the interval.
+    common: A function of the exponents (a, b) of the quotient norm**a / threshold**b. The result is an interval of
+        quotients. Gradients with a larger quotient are scaled, and gradients with a smaller quotient are unchanged.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -110,7 +111,7 @@ def _has_correct_norm(call: Observation) -> bool:
 def _common(
     required: Sequence[Observation], differing: Sequence[Observation], numbers: Callable[[Observation], Interval]
 ) -> Interval | None:
-    """Return the interval of numbers that explain all required calls and most of the differing calls, or None.
+    """Return an interval of numbers that explain all required calls and most differing calls, or None.
 
     numbers: A function that returns the interval of numbers that explain one call.
     """
@@ -129,15 +130,18 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of different lists of gradients. Lists with the same total norm count as one list.
+    """Return the number of different lists of gradients.
 
-    A mistake often shows in the same way in all calls with one list, whatever the threshold is.
+    One mistake often has the same effect in all calls with one list. Lists with the same total norm count as one list.
     """
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return the intersection of two intervals. Its first end is above its second end if the intersection is empty."""
+    """Return the intersection of two intervals.
+
+    If the intersection is empty, the first number is larger than the second.
+    """
     return max(left[0], right[0]), min(left[1], right[1])
 
 
@@ -150,7 +154,7 @@ def _numbers(call: Observation, bounds: Bounds) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of quotients threshold / norm that explain the clipped gradient."""
+    """Return the smallest and the largest quotient threshold / norm that explain a clipped gradient."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if scaling.is_unchanged or high >= 1 else high
 
@@ -201,7 +205,10 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the simplest number in an interval, such as a preferred number. Return None for an infinite interval."""
+    """Return the number in an interval that has the fewest digits, or a preferred number.
+
+    Return None for an infinite interval.
+    """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

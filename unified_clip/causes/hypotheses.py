@@ -27,7 +27,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""The smallest difference between a factor and 1 that does not count as rounding."""
+"""If a factor differs from 1 by at least this number, the difference is not rounding."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -41,11 +41,12 @@ SQUARED_NORM = "as with the square of the norm instead of the norm"
 TWICE = "as when the coefficient multiplies everything twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
-"""How `_float32_norm` adds up squares, in words. The parameter `way` of that function is an index of this tuple."""
+"""Descriptions of the orders in which `_float32_norm` adds up squares. The parameter `way` is an index of this
+tuple."""
 
 
 def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses with settings that are known in advance, such as each common eps. Simple ones come first."""
+    """Yield hypotheses about common wrong settings, such as each common eps. Simple hypotheses come first."""
     if call.by == "per slice":
         yield from _other_norms(call)
         return
@@ -82,8 +83,8 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
     """Return the norm over some gradients, with their squares added up in float32.
 
     values: The elements of each gradient, by index.
-    way: An index of SUMS. The ways 0 to 3 sum each gradient, and then add up the sums. The ways 1 and 3 also round the
-        norm of each gradient. Way 4 adds up the squares of all gradients in one sequence.
+    way: An index of SUMS. The ways 0 to 3 add up the squares of each gradient, and then add up these sums. The ways 1
+        and 3 also round the norm of each gradient. Way 4 adds up the squares of all gradients in one sequence.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
@@ -159,7 +160,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that gradients are clipped by another kind of norm, such as the total norm."""
+    """Yield hypotheses about another kind of norm, such as the total norm instead of the norm of each tensor."""
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
         norms = call.norms_by(by)
@@ -227,7 +228,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses with a setting that is computed from the numbers of the call, such as another threshold."""
+    """Yield hypotheses about settings that are computed from the results of the call, such as another threshold."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -235,9 +236,10 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis of another threshold, computed from the most precise gradient.
+    """Yield the hypothesis that the call used another threshold, which is computed from the most precise gradient.
 
-    If the call returned no norm, a wrong norm might be the cause instead. The kind of the cause is then "coefficient".
+    If the call returned no norm, the norm might be wrong instead of the threshold. Then the kind of the cause is
+    "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
@@ -255,7 +257,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that float32 sums caused the error of the norm, if the error is small enough."""
+    """If the error of the norm is small enough, yield the hypothesis that the error comes from sums in float32."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:
         return

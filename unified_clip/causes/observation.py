@@ -14,14 +14,13 @@ from ..tensors.types import Dense, Gradient, densify
 from .scaling import CLOSE, EXACT, Scaling, coefficient, combined_norm, scaling
 
 By = Literal["global", "per tensor", "per group", "per slice", "value"]
-"""What limits a gradient: the total norm, its own norm, the norm of its group, the norm of each slice, or two bounds.
-"""
+"""The kinds of clips: by the total norm, by the norm per tensor, per group or per slice, and by value."""
 
 NORM_TOLERANCE = 1e-6
-"""The largest relative difference between a returned norm and the exact norm that counts as rounding."""
+"""If the returned norm differs from the exact norm by at most this fraction, the difference counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""The allowed error of the correct call, divided by the allowed error of a cause."""
+"""The quotient of the error that is allowed for the correct call and the error that is allowed for a cause."""
 
 
 CauseKind = Literal[
@@ -67,14 +66,14 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
     what: The name of the setting.
     actual: The value or values that explain the numbers.
     expected: The correct value or values.
-    form: The format specification of the numbers. More digits are used if the texts would otherwise be equal.
+    form: The format specification of the numbers. If both numbers look equal with this format, more digits are printed.
     """
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(apart(left, right, form))}"
 
 
 def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
-    """Return both lists of numbers as texts. More digits are used if the texts would otherwise be equal."""
+    """Format two lists of numbers, with more digits if the two texts would otherwise be equal."""
     texts = ("", "")
     for each in (form, *(f".{digits}g" for digits in range(7, 18))):
         texts = (" and ".join(format(n, each) for n in left), " and ".join(format(n, each) for n in right))
@@ -84,37 +83,39 @@ def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> t
 
 
 class Hypothesis(NamedTuple):
-    """A possible cause, and the settings, norms or coefficients that it predicts."""
+    """A possible cause, with the predicted norms or coefficients."""
 
     kind: CauseKind | Literal[""] = ""
-    """The kind of the cause. Empty if rounding could explain the numbers, so that the cause stays unknown."""
+    """The kind of the cause. The kind is '' for a hypothesis of rounding, so that the cause stays unknown."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm by which each gradient is clipped. Empty for the correct norms."""
+    """The norm by which each gradient is clipped. An empty sequence stands for the correct norms."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return. Empty for the correct norm. None for the first of `norms`."""
+    """The norms that the call might return. An empty sequence stands for the correct norm, and None for the first
+    number in `norms`."""
 
     eps: float | None = None
     threshold: float | None = None
     tolerance: float = 0.0
-    """The relative error that the cause itself adds to the coefficients."""
+    """The relative error of the predicted coefficients."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. Empty if the coefficients follow from the norms."""
+    """The coefficient of each gradient. The sequence is empty if the coefficients follow from the norms."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the hypothesis is about. Empty if it is about all gradients, or about none."""
+    """The indices of the gradients that the cause affects. The sequence is empty if the cause affects all gradients."""
 
     is_mean: bool = False
-    """Whether `norms` might be multiples of the correct norms. Another threshold then gives the same coefficients."""
+    """Whether `norms` might be multiples of the correct norms, so that another threshold explains the same
+    coefficients."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     """Return the common cause of hypotheses that explain the same numbers.
 
-    Return None if the hypotheses are of several kinds, or if rounding alone could explain the numbers.
+    Return None if the hypotheses have different kinds, or if rounding alone could explain the numbers.
     """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -126,13 +127,13 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A clip call that differs from the correct call. Gradients are identified by their index."""
+    """A clip call with a wrong result. An index identifies each gradient."""
 
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """The gradients before the call, the expected results, and the observed results. A call that only measures has no
-    results.
+    """The gradients before the call, the expected results, and the observed results. A call that only measures the norm
+    has no results.
     """
 
     by: By
@@ -144,30 +145,31 @@ class Observation:
     p: float = 2.0
     expected_norm: float | None = None
     norm: float | None = None
-    """`expected_norm` and `norm` are the expected and the observed norm. Both are None if the call returns no norm."""
+    """`expected_norm` and `norm` are the expected and the observed norm. Both norms are None if the call returns no
+    norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passes in place of the measured one."""
+    """The norm that the caller passes, so that the call does not measure the norm."""
 
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
     """The group of each gradient, for a clip by the norm of each group."""
 
     need_clip: Sequence[bool | int] = ()
-    """Whether to clip each gradient. Empty if all gradients are clipped."""
+    """Whether to clip each gradient. The sequence is empty if all gradients are clipped."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
-    """Whether each gradient is replaced by a single number, its norm, because the recording has no gradients."""
+    """Whether norms replace the gradients, because the recording contains no gradients."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """The relative errors within which causes are tested, in this order."""
+    """The allowed relative errors: causes are tested with each of them, in this order."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return the names of the gradients with these indices as text, such as "'a', 'b' and 'c'".
+        """Return the names of some gradients as text, such as "'a', 'b' and 'c'".
 
-        The text lists at most three of more than four names. The names are 'gradient 0' and so on if the call has no
-        names.
+        If there are more than four names, the text contains only three names. If the call has no names, the text
+        contains names such as 'gradient 0'.
         """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
@@ -175,7 +177,7 @@ class Observation:
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
-        """Yield (index, gradient, expected result, observed result) for each gradient that has both results."""
+        """Yield (index, gradient, expected result, observed result) for each gradient with both results."""
         sides = zip(map(densify, self.before), self.expected, self.after, strict=False)
         for number, (before, expected, after) in enumerate(sides):
             if before is not None and expected is not None and after is not None:
@@ -191,7 +193,7 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Whether the returned norm is correct. True if no norm is returned, or if none is expected."""
+        """Whether the returned norm is correct, or cannot be wrong because the call returns no norm."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
@@ -223,20 +225,20 @@ class Observation:
         return norm_dtype([*self._dense.values()])
 
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
-        """Return the common norm of the gradients with these indices, rounded to `norm_dtype`.
+        """Return the norm over the gradients with these indices, rounded to `norm_dtype`.
 
-        own: The norm of each gradient, by index, for the norm_type `p`. By default, the norms for the norm_type of the
-            call.
-        p: The norm_type. 0 stands for the norm_type of the call. For another p, also pass `own_norms(p)`.
+        own: The norm of each gradient, by index, for the norm_type `p`. The default is the norms for the norm_type of
+            the call.
+        p: The norm_type, or 0 for the norm_type of the call. If you pass another norm_type, also pass `own_norms(p)`.
         """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm by which the rule `by` clips each gradient.
+        """Return the norm by which each gradient is clipped.
 
-        For the rules "per slice" and "value", return the norm of the gradient itself.
-        measure: A function that returns the norm over the gradients with some indices. By default, `norm_over`.
+        For the rules "per slice" and "value", return the norm of each gradient.
+        measure: A function that returns the norm over the gradients with some indices. The default is `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -249,8 +251,8 @@ class Observation:
     def total_norm(self) -> float:
         """The total norm by which the call should clip.
 
-        A norm that the caller passed comes first. Next comes the returned norm, if it is within `NORM_TOLERANCE` of the
-        exact norm. The last choice is the exact norm.
+        If the caller passed a norm, the total norm is the passed norm. If the returned norm is almost exact, the total
+        norm is the returned norm. Otherwise, the total norm is the exact norm.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -260,7 +262,10 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm by which each gradient should be clipped. For a clip per slice, the norm of the whole gradient."""
+        """The norm by which each gradient should be clipped.
+
+        If the call clips per slice, the norm covers the whole gradient.
+        """
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
@@ -276,15 +281,18 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient. Empty if no gradient has an expected and an observed result."""
+        """The correct coefficient of each gradient.
+
+        The sequence is empty if no gradient has both an expected and an observed result.
+        """
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the numbers of the call, and the correct call does not.
+        """Return whether a hypothesis explains the results, and correct settings do not explain them.
 
-        slack: The relative error up to which numbers count as equal.
+        slack: The allowed relative error.
         """
         by_norm = [n for n in self._returned(hypothesis) if n != self.expected_norm]
         is_shown_by_norm = not self.norm_is_expected and bool(by_norm) and self.norm_fits(by_norm, slack)
@@ -295,7 +303,7 @@ class Observation:
     def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
         """Return the hypotheses that fit.
 
-        If an eps inside the root fits, an equally close eps outside the root is returned, too.
+        If the hypothesis of an eps inside the root fits, the hypothesis of an eps outside the root is returned, too.
         """
         fitting = [each for each in possible if self.fits(each, slack)]
         if fitting and all(each.kind == "another eps" and each.norms for each in fitting):
@@ -306,7 +314,7 @@ class Observation:
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the returned norm and the coefficient of each gradient.
 
-        The correct call might explain the same numbers. A larger `hypothesis.tolerance` replaces `slack` for
+        If `hypothesis.tolerance` is larger than `slack`, `hypothesis.tolerance` is the allowed error of the
         coefficients.
         """
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
@@ -319,7 +327,7 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether the correct call explains the numbers, within CLEAR_FACTOR times `slack`."""
+        """Return whether correct settings explain the results, with an allowed error of CLEAR_FACTOR times `slack`."""
         slack *= CLEAR_FACTOR
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()
@@ -331,9 +339,9 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Whether every coefficient is correct for `norms`, even if the returned norm is wrong.
+        """Whether the correct norms explain every coefficient, even if the returned norm is wrong.
 
-        For a clip by value or per slice, this is whether every result is correct bit for bit.
+        If the call clips by value or per slice, every result must be correct bit for bit.
         """
         if not self.wrong or self.by in ("value", "per slice"):
             return not self.wrong

@@ -18,7 +18,7 @@ CLOSE = 2.0**-20
 """The relative error of a few roundings to float32."""
 
 TWICE_ROUNDED = 2.0**-23
-"""The relative error of a product of 16-bit numbers that is rounded to float32 first, and then to 16 bits."""
+"""The relative error of a product of 16-bit numbers, if the product is rounded to float32 and then to 16 bits."""
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
@@ -41,7 +41,8 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)).
 
-    An infinite threshold gives 1, even if the norm is NaN. A norm of 0 and a threshold of 0 give 0.
+    If the threshold is infinite, the coefficient is 1, even if the norm is NaN. If the norm and the threshold are 0,
+    the coefficient is 0.
     infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.
     """
     if threshold == math.inf:
@@ -57,8 +58,8 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
     """Return the (smallest, largest) coefficient that turns `before` into `after`.
 
-    If no coefficient explains all elements, the smallest is above the largest. The result is (-inf, inf) if `before`
-    contains only zeros, infinities and NaN.
+    If no coefficient explains all elements, the first number of the result is larger than the second. If all elements
+    of `before` are 0, infinite or NaN, the result is (-inf, inf).
     roundings: The allowed error of a product, in ULP.
     """
     inputs, results = before.values(), after.values()
@@ -73,9 +74,9 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 
 
 def _spacing(values: Float64s, dtype: str) -> Float64s:
-    """Return the size of one ULP at each number.
+    """Return the size of one ULP of each number.
 
-    The size at a subnormal number is at least twice the number, because a framework might replace the number by 0.
+    For a subnormal number, return at least twice the number, because a framework might replace subnormal numbers by 0.
     """
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)
@@ -85,7 +86,7 @@ def _spacing(values: Float64s, dtype: str) -> Float64s:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a call scaled one gradient. No tensors are kept, because tensors can be large."""
+    """The coefficients by which a call might have scaled one gradient."""
 
     dtype: str
     low: float
@@ -98,7 +99,7 @@ class Scaling:
     """Whether the expected result is the unchanged gradient."""
 
     is_zero: bool
-    """Whether all elements are 0 after the call, but were not all 0 before it."""
+    """Whether the call replaced all elements by 0."""
 
     distance: float
     """The largest difference from the expected result, divided by the largest element of the expected result."""
@@ -106,7 +107,7 @@ class Scaling:
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether a coefficient explains the clipped gradient, with a relative error of at most `slack`.
 
-        A coefficient of exactly 1 must keep every bit if `slack` is at most EXACT.
+        If the coefficient is exactly 1 and `slack` is at most EXACT, the gradient must be unchanged bit for bit.
         """
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged

@@ -1,4 +1,4 @@
-"""Hypotheses that a norm combines the tensors' norms in another way, or that it is a sum in 16 bits."""
+"""Hypotheses about sums: the total norm might be a mean of the tensors' norms, or a sum in a 16-bit dtype."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. bfloat16 comes first: it has fewer digits, and most of its numbers are also float16 numbers."""
+"""The 16-bit dtypes. bfloat16 comes first, because most bfloat16 numbers are also float16 numbers."""
 
 NEAR_STEPS = 8
-"""The largest error of a norm that is computed in a 16-bit dtype, in half ULPs."""
+"""The largest error, in half ULPs, of a norm that is computed in a 16-bit dtype."""
 
 
 MIN_ELEMENTS = 4
-"""The smallest number of elements to test. With fewer elements, many norms give the same bits."""
+"""The smallest number of elements for these tests. Fewer elements give the same bits for many norms."""
 
 
 def rounding_noise(elements: int) -> float:
-    """Return the relative error that a norm in float32 rarely exceeds, for a number of elements.
+    """Return a relative error that is rarely exceeded by a float32 norm over this number of elements.
 
-    The error grows only with the square root of the number of elements, because roundings partly cancel.
+    The error grows with the square root of the number of elements, because rounding errors partly cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -37,13 +37,13 @@ COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the sum of the norms of the tensors": math.fsum,
     "the largest norm of the tensors": max,
 }
-"""Other ways to compute one number from the norms of all tensors."""
+"""Wrong ways to compute the total norm from the norms of all tensors."""
 
 MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""Means of the norms. If all lists have the same number of tensors, another threshold explains the same numbers."""
+"""Means of the norms. If all lists of gradients have the same length, another threshold explains the same numbers."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
@@ -77,7 +77,7 @@ def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the squares are added up in bfloat16 or float16, or that the tensors' norms are rounded."""
+    """Yield hypotheses about rounding to bfloat16 or float16: of the sum of the squares, or of the tensors' norms."""
     if call.p != 2 or call.passed_norm is not None or call.are_norms:
         return
     for dtype in NARROW:
@@ -88,7 +88,7 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
-    """Yield (sentence, function) for each kind of sum. The function returns the norm over some gradients."""
+    """Yield (description, function) for each order of a sum. The function returns the norm over some gradients."""
     sentence = f"as when the squares are added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):
@@ -100,9 +100,9 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 
 
 def _sums(values: Float64s, dtype: str) -> list[float]:
-    """Return several sums of the squares of some values, all rounded to `dtype`.
+    """Add up the squares of some values in several orders, and round each sum to `dtype`.
 
-    The last sum, which is rounded after each square, is left out if there are more than LONGEST_SEQUENCE values.
+    A sum that is rounded after each square is left out if there are more than LONGEST_SEQUENCE values.
     """
     near = rounded(values, dtype)
     squares = rounded(near**2, dtype)
@@ -118,7 +118,6 @@ def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int])
 
 
 LONGEST_SEQUENCE = 100_000
-"""The largest number of squares to add up one after the other."""
 
 
 def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:
@@ -128,7 +127,6 @@ def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> 
 
 
 def _one_after_the_other(squares: Float64s, dtype: str) -> float:
-    """Return the sum of some squares, rounded to `dtype` after each addition."""
     if not np.isfinite(squares).all():
         return float(np.sum(squares))
     total, size = 0.0, 2 ** FORMATS[dtype].precision
@@ -139,7 +137,7 @@ def _one_after_the_other(squares: Float64s, dtype: str) -> float:
 
 
 def steps_in_16_bits(call: Observation) -> Cause | None:
-    """Return a cause if the whole clip was computed in one 16-bit dtype, and this explains every bit of the results."""
+    """Return a cause if a computation in one 16-bit dtype explains every bit of the results."""
     dtypes = {gradient.dtype for gradient in call.counted.values()}
     dtype = next(iter(dtypes), "")
     if call.by not in ("global", "per tensor") or len(dtypes) != 1 or dtype not in NARROW or not call.wrong:
@@ -164,11 +162,11 @@ WAYS = (
     "the gradients are multiplied by the threshold and divided by the norm",
     "the gradients are multiplied by the coefficient",
 )
-"""The orders of operations in which frameworks clip."""
+"""Orders in which a framework might divide, multiply and round."""
 
 
 def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype: str) -> Float64s:
-    """Return the gradient after a clip in one of the WAYS, with each step rounded to `dtype`."""
+    """Clip a gradient in one of the WAYS, and round to `dtype` after each operation."""
     if way == WAYS[0]:
         return rounded(rounded(gradient / norm, dtype) * threshold, dtype)
     if way == WAYS[1]:
@@ -177,9 +175,9 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """Return the entries of WAYS that explain every element of some gradients, as the keys of a dict.
+    """Return {way: flag} for each of the WAYS that explain every element of some gradients.
 
-    A value is True if the explanation needs squares that are added up in `dtype`.
+    The flag is True if a way explains the elements only with squares that are added up in `dtype`.
     numbers: The indices of the gradients that one norm clips.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
