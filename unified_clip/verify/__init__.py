@@ -2,4 +2,4 @@
 
 
 class InvalidStepError(Exception):
-    """A training step does not have the form that `docs/verify.md` describes, or --resync cannot set its weights."""
+    """A training step does not have the form that `docs/verify.md` describes, or --resync cannot set the weights."""

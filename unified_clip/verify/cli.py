@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 SECONDS = 600.0
 
 OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "resync", "out", "timeout")
-"""All options except `--format`. Their default is None, so that `unified-clip port --verify`, the old spelling, can see
-which options the user passed.
+"""All options except `--format`. The default of each option is None, so that the deprecated `unified-clip port
+--verify` detects the options that the user passed.
 """
 
 
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> None:
-    """Add the options of `unified-clip verify` to a parser. Hidden options are not in the parser's help."""
+    """Add the options of `unified-clip verify` to a parser. The help of the parser does not list hidden options."""
 
     def add(name: str, description: str, **settings: Any) -> None:
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)

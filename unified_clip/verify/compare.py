@@ -36,20 +36,22 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """The training steps that yield unclipped gradients. `verify` compares the results of their clip calls instead."""
+    """The training steps that yield gradients from before the clip. For these steps, `verify` compares the results of
+    clip calls."""
 
     finding: Cause | None
-    """A cause outside of the clips, such as another dtype or another learning rate. None if there is no such cause."""
+    """A cause other than a clip, such as another dtype or another learning rate. The value is None if there is no such
+    cause."""
 
     max_ulp: float
     resynced: bool = False
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
-    """The calls on tensors that are not gradients, as (run, function, number of calls)."""
+    """(run, function, number of calls) for clip calls whose tensors are not gradients."""
 
     @property
     def without_clip(self) -> list[int]:
-        """The numbers of the steps at which neither training step called a clip."""
+        """The numbers of the steps in which no clip was called, neither in the old nor in the new training step."""
         return [row.step for row in self.rows if not row.has_clip]
 
     @property
@@ -70,7 +72,7 @@ def compare_steps(
 ) -> Verification:
     """Compare the runs of both training steps, and write their normalized recordings to `out`.
 
-    names: The contents of the file of --map.
+    names: The contents of the file that the user passed as --map.
     rerun: A function that runs the new training step again with some square weights transposed.
     """
     for run in (old, new):
@@ -113,7 +115,7 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return the names of --map as {old name: new name}. In the file, the new names can come first."""
+    """Return the names of --map as {old name: new name}, even if the file contains {new name: old name}."""
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
@@ -180,10 +182,13 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Reject parameters without a counterpart of the same shape, and tensors of --weights that neither step yields.
+    """Raise an error if a parameter has no counterpart of the same shape.
+
+    Also raise an error if no training step yields a tensor of --weights.
 
     names: {name of an old parameter: name of the new parameter}.
-    axes: The order of axes that gives the new parameter the shape of the old one, by old name. None if no order does.
+    axes: The order of axes that gives the new parameter the shape of the old parameter, by old name. The value is None
+        if no order gives this shape.
     """
     for name, other_name in names.items():
         if axes[name] is None:
@@ -259,7 +264,7 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
 
 
 def _differs_by_rounding(pair: CallPair) -> bool:
-    """Return whether all norms of two calls differ only by rounding at the size of the total norm, or are noise."""
+    """Return whether rounding explains the differences of all norms of two calls."""
     total = max(map(total_norm, (pair.a, pair.b)))
     return all(
         ulps_at(total, a, b) <= ROUNDING or is_noise_of(pair, name) for name, a, b in divergence.numbers(pair, "norm")

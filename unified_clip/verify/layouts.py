@@ -16,22 +16,23 @@ Values = Mapping[str, Float64s]
 
 class Layout(NamedTuple):
     names: Names
-    """{name of a parameter in the old step: name of the same parameter in the new step}."""
+    """{name of a parameter in the old training step: name of the same parameter in the new training step}."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """The order of axes that gives the new tensor the shape of the old tensor, by old name. None if no order does."""
+    """The order of axes that gives the new tensor the shape of the old tensor, by old name. The value is None if no
+    order gives this shape."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         """Return the old tensors with the names and the order of axes of the new tensors.
 
-        Skip tensors that no order of axes gives the shape of the new tensor.
+        A tensor is left out if no order of axes gives the shape of the new tensor.
         """
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
 
 
 def match_layout(old: Values, new: Values, names: Names) -> Layout:
-    """Match the parameters of two training steps. Leave out parameters without a counterpart.
+    """Find the new parameter for each old parameter. Parameters without a counterpart are left out.
 
     names: The new name of each old parameter whose name differs.
     """
@@ -40,6 +41,6 @@ def match_layout(old: Values, new: Values, names: Names) -> Layout:
 
 
 def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes in which `new` is closest to `old`, or None if no order has the shape of `old`."""
+    """Return the order of axes that makes `new` most similar to `old`, or None if no order gives the shape of `old`."""
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

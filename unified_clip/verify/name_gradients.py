@@ -1,7 +1,7 @@
 """Find the parameter of each recorded gradient.
 
-A recording often has only the position of a gradient, not its name. The training step yields its parameters and
-gradients by name. A recorded gradient gets the name of the yielded gradient or weight that has the same norm.
+A recording often has only the position of a gradient, not its name. But the training step yields parameters and
+gradients with names. So a recorded gradient gets the name of the yielded gradient or weight with the same norm.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from ..tensors.types import Dense, encode
 from .run import ScriptRun
 
 CLOSE = 1e-4
-"""The largest relative difference of two norms that count as equal. One of the two norms is computed, not measured."""
+"""Two norms count as equal if their relative difference is at most this number. The tolerance is needed because one
+norm is recorded, and the other norm is computed here."""
 
 Parameters = Mapping[str, Dense]
 
 RecordedWeights = tuple[Parameters, RecordedCall]
-"""The weights before a recorded call, and the call."""
+"""(weights before a recorded call, recorded call)"""
 
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """The yielded name of each gradient, by its recorded name.
-
-    A gradient without a match has no entry, unless another gradient gets its recorded name. The entry is then the
-    recorded name followed by " of the call".
+    """The new name of each gradient, by recorded name. A gradient without a match usually has no entry. If the recorded
+    name is already the new name of another gradient, the new name ends in " of the call".
     """
 
     yields_unclipped: bool
@@ -54,10 +53,10 @@ class NameMatcher:
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
-        """Match the gradients of a call with the yielded gradients, by norm, weight and shape.
+        """Find the yielded gradient for each gradient of a call, by norm, weight and shape.
 
-        Return None if the call clips a single tensor that is not a gradient.
-        others: The same call at other steps, and the weights at these steps.
+        Return None if the call clips a single tensor, and the tensor is not a gradient.
+        others: The same clip call at other steps, with the weights before each call.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:
@@ -79,20 +78,20 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether the only tensor of a call can be a gradient, judging by its origin or its shape."""
+        """Return whether the only tensor of a call might be a gradient, according to its origin or its shape."""
         if line.is_gradient is not None:
             return line.is_gradient
         (parameter,) = line.parameters.values()
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {recorded name: name of the parameter} for gradients whose shape only one parameter has."""
+        """Return {recorded name: name of the parameter} for each gradient whose shape belongs to only one parameter."""
         rest = [(own, sorted_shape(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         pairs = [(own, name) for own, shape in rest for name, each in self._shapes.items() if shape == each]
         return {own: name for own, name in unambiguous(pairs).items() if name not in names.values()}
 
     def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {recorded name: name of the parameter} for sparse gradients with only some rows of their parameter."""
+        """Return {recorded name: name of the parameter} for sparse gradients with only some rows of a parameter."""
         free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
         rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         return unambiguous([(own, name) for own, columns in rest for name, each in free if columns and columns == each])
@@ -116,11 +115,12 @@ def _matches(
     known: Mapping[str, str],
     misfit: Callable[[str, str], tuple[float, bool]],
 ) -> dict[str, str]:
-    """Return {recorded name: name in `source`} for each gradient that has the norm of a tensor in `source`.
+    """Return {recorded name: name in `source`} for gradients whose norm equals the norm of a tensor in `source`.
 
-    The shapes must agree, apart from the order of the axes or the number of rows. A tensor gets at most one gradient.
+    The shapes must agree, but axes can have another order, and the number of rows can differ. At most one gradient is
+    assigned to each tensor.
     norms: The norm of each gradient, by recorded name.
-    known: The names that are matched already, by recorded name.
+    known: The names that are already assigned, by recorded name.
     """
     names: dict[str, str] = {}
     candidates = list(_near(line, source, norms))
@@ -138,9 +138,9 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return (the largest relative difference of two weights, whether their names differ).
+    """Return (the largest relative difference of two weights, whether the two names differ).
 
-    A recorded name can have more parts in front: "net/bn/beta" equals "bn.beta".
+    Names are equal if the recorded name has additional parts in front: "net/bn/beta" equals "bn.beta".
     """
     differences = [0.0]
     for weights, line in calls:
@@ -176,7 +176,10 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call, by recorded name. Return {} if they are neither stored nor computable."""
+    """Return the gradients after a call, by recorded name.
+
+    Return {} if the recording has neither the gradients nor the numbers to compute them.
+    """
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -200,7 +203,7 @@ def _coefficients(line: RecordedCall) -> list[float]:
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Return a tensor times a coefficient. As in unified_clip, only float64 tensors are multiplied in float64."""
+    """Multiply a tensor by a coefficient: a float64 tensor in float64, and any other tensor in float32."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Rewrite the recordings of two training steps with the same names, calls and steps, so that they can be compared."""
+"""Convert the recordings of two training steps to the same names, calls and steps, for a comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .run import ScriptRun
 from .worker import RECORDING
 
 BY_HAND = "by hand"
-"""The name of the function in recorded lines if the training step clips by its own code."""
+"""The function name in a recording if the training step clips without calling a clip function."""
 
 
 @dataclass
@@ -29,34 +29,35 @@ class NormalizedRecording:
     path: Path = Path()
     lines: list[RecordedCall] = field(default_factory=list)
     before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The gradients before the clip calls, by step and name, if they are stored."""
+    """The stored gradients from before the clip calls, by step and name."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The gradients after the clip calls, by step and name, if they are stored or can be computed."""
+    """The stored or computed gradients from after the clip calls, by step and name."""
 
     unclipped: set[int] = field(default_factory=set)
-    """The steps after which the training step yields unclipped gradients."""
+    """The steps at which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """The number of calls on tensors that are not gradients, by function. `lines` does not contain these calls."""
+    """For each function, the number of calls whose tensors are not gradients. The field `lines` does not contain these
+    calls."""
 
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     """The recorded steps of optimizers, with the number of their training step."""
 
     recorded_steps: list[int] = field(default_factory=list)
-    """The step of each recorded call, in order."""
+    """The step number of each recorded call."""
 
     calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
-    """The calls by step, before calls are merged."""
+    """The calls of each step, before consecutive calls are merged."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
-    """The name that both runs share, by name in this run."""
+    """The common name in both runs, by the name in this run."""
 
     def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
         return [each for each in self.optimizer_steps if each.step == step]
 
     def sets(self, step: int) -> list[frozenset[str]]:
-        """Return the shared names of the gradients of each call of a step, before calls are merged."""
+        """Return the gradients of each call in a step. The names are the common names of both runs."""
         return [self.shared_names(line) for line in self.calls.get(step, ())]
 
     def shared_names(self, line: RecordedCall) -> frozenset[str]:
@@ -66,11 +67,12 @@ class NormalizedRecording:
 def normalize(
     old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, out: Path, names: Mapping[str, str]
 ) -> list[NormalizedRecording]:
-    """Rewrite the recordings of two runs so that they can be compared, write them to `out`, and return both.
+    """Make the recordings of two runs comparable, write the new recordings to `out`, and return them.
 
-    Gradients get the names that the training step yields. Calls are merged, sorted, and assigned to steps. If a run has
-    no call, the clips of the training step's own code are used. Calls on tensors that are not gradients are left out.
-    names: The name of each parameter in the new run, by its name in the old run.
+    Gradients get the names that the training step yields. Calls are merged, sorted and assigned to steps. If a run has
+    no clip calls, the clips are computed from the yielded gradients. Calls are left out if their tensors are not
+    gradients.
+    names: {name of a parameter in the old run: name of the parameter in the new run}.
     """
     common_names = {new_name: name for name, new_name in names.items()}
     recordings = [_read_calls(run, weights, steps, each) for run, each in ((old, {}), (new, common_names))]
@@ -90,7 +92,7 @@ def normalize(
 def _read_calls(
     run: ScriptRun, weights: Parameters, steps: int, common_names: Mapping[str, str]
 ) -> NormalizedRecording:
-    """Return the recording of a run with the names that the training step yields, before calls are merged."""
+    """Return the recording of a run with the names that the training step yields. Calls are not merged yet."""
     recording = runs.read(run.directory / RECORDING)
     lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, common_names=common_names, recorded_steps=[line.step for line in lines])
@@ -131,9 +133,10 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
-    """Return {id of a line: the lines of the same call at all steps}.
+    """Return {id of a recorded line: the lines of the same call at all steps}.
 
-    The n-th lines with the same function, names and shapes at different steps are the same call.
+    Two lines at different steps belong to the same call if they have the same function, names and shapes, and the same
+    position among such lines.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
@@ -149,9 +152,9 @@ def _with_optimizers(
 ) -> list[RecordedCall | OptimizerStep]:
     """Return the calls of a recording together with the steps of optimizers.
 
-    A step of an optimizer comes before the calls of its training step if no call precedes it in the recording.
-    Otherwise, it comes after the calls.
-    recorded: The calls as they were recorded.
+    If no call precedes an optimizer's step in the recording, the result has the optimizer's step before the calls of
+    the training step. Otherwise, the optimizer's step comes after the calls.
+    recorded: The calls in the order of the recording.
     """
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
@@ -167,7 +170,10 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield recorded lines with the number of their step. If the function returns once, divide the lines evenly."""
+    """Yield recorded lines with step numbers.
+
+    If the training step returns only once, each step gets the same number of lines.
+    """
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -176,10 +182,10 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 
 
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield a recorded call for each step at which the script clips by its own code.
+    """Yield a clip call for each step in which the script clips without calling a clip function.
 
-    The rule is the total norm if one coefficient explains all gradients of each step. Otherwise, it is the norm of each
-    tensor.
+    If one coefficient explains all gradients of each step, the call clips by the total norm. Otherwise, the call clips
+    each tensor by its norm.
     """
     observed = []
     for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
@@ -200,10 +206,9 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(
     lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
 ) -> list[RecordedCall]:
-    """Merge consecutive calls of a step that clip one gradient each with the same settings.
+    """Merge consecutive calls of a step if each call clips a single gradient, and the settings are equal.
 
-    Gradients that the run `other` clips in different calls stay separate if one of these calls has several gradients.
-    Then `other` clips several networks.
+    If the other run clips several networks separately, calls for different networks are not merged.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:
@@ -220,9 +225,9 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether another run clips two groups of gradients in different calls.
+    """Return whether the other run clips two groups of gradients in different calls.
 
-    At least one of the calls must have several gradients.
+    At least one of these calls must have several gradients.
     sets: The gradients of each call of the other run.
     """
     places = [[each for each in sets if each & own] for own in (names, others)]
@@ -233,7 +238,7 @@ def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[fro
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Return the calls of one step in the order of the other run, if both runs clip the same disjoint groups.
+    """Sort the calls of a step in the order of the other run, if both runs clip the same groups of gradients.
 
     order: The parameters of each call of this run.
     expected: The parameters of each call of the other run.
@@ -245,7 +250,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call sorted by parameter name, because frameworks sort parameters differently."""
+    """Sort the gradients of a call by parameter name, because frameworks sort parameters differently."""
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):
         return line

@@ -22,16 +22,16 @@ from .step_comparison import StepComparison
 from .step_pairing import ParameterDistance
 
 MAX_ROWS = 12
-"""The largest number of rows of a table that is printed in full."""
+"""Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""The number of rows that are printed at the beginning of a longer table, and again from the first difference on."""
+"""For a longer table, this number of rows is printed from the beginning, and again from the first difference."""
 
 MOST_PARAMETERS = 3
-"""The largest number of parameters in a sentence. The JSON data contain all parameters that differ."""
+"""The largest number of parameters that a sentence names. The JSON report contains all parameters that differ."""
 
 WIDTH = 200
-"""The number of characters in a line if the output is not a terminal."""
+"""The length of lines if the output is not a terminal."""
 
 VERDICTS = {
     "": "same",
@@ -42,10 +42,10 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""The printed verdict, by the stage that differs first."""
+"""The text of the verdict, by the first stage that differs."""
 
 CLIPS = ("calls", "compared", "torn", "partings", "agreements")
-"""The keys of the comparison of clips in the JSON data."""
+"""The keys in the JSON report that contain the comparison of clip calls."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}
 
@@ -130,13 +130,16 @@ def _noise(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a phrase that names the stages that were not compared, or '' if all stages were compared."""
+    """Return a text with the names of the stages that were not compared, or '' if all stages were compared."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if not any(_distances(row, stage) for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
 def _stages(result: Verification) -> list[str]:
-    """Return sentences about the clip calls, clipped gradients and updates. The first difference comes first."""
+    """Return sentences about the clip calls, clipped gradients and updates.
+
+    The sentence about the first difference comes first.
+    """
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
     if not result.is_same:
@@ -185,7 +188,7 @@ def _distances(row: StepComparison, stage: Stage) -> Sequence[ParameterDistance]
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
-    """Yield the rows to print. None stands for the rows that are left out between two printed rows."""
+    """Yield the rows to print, with None in place of omitted rows."""
     rows = result.rows
     differ = next((index for index, row in enumerate(rows) if row.differing(result.max_ulp)), len(rows))
     printed = {*range(FIRST_ROWS), *range(differ, differ + FIRST_ROWS), len(rows) - 1}
@@ -207,7 +210,7 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """Return the smallest or the largest number as text. A number is None if no coefficient explains the gradients.
+    """Format the smallest or the largest coefficient. A coefficient is None if no number explains the gradients.
 
     which: `min` or `max`.
     """

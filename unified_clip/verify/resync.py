@@ -1,4 +1,4 @@
-"""Copy the weights of the old training step into the new one, after each step: `unified-clip verify --resync`."""
+"""Copy the weights from the old to the new training step, after each step: `unified-clip verify --resync`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import InvalidStepError
 from .layouts import Layout, match_layout
 
 POLL = 0.005
-"""The time in seconds between two searches for the output of the old step."""
+"""The number of seconds to wait before the worker looks again for the output of the old step."""
 
 HOW = (
     "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, "
@@ -38,17 +38,17 @@ class OldWeights:
     def __init__(self, directory: Path, ended: Path, names: Names) -> None:
         """Read the outputs of the old training step from a directory.
 
-        ended: The file that the old training step writes at its end.
-        names: The contents of the file of --map.
+        ended: The path of the file that is written when the old training step has ended.
+        names: The contents of the file that the user passed as --map.
         """
         self._directory, self._ended, self._names = directory, ended, names
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for an output of the old training step. Return its weights with the names and layouts of `new`.
+        """Wait for an output of the old training step, and return the weights with the names and layouts of `new`.
 
-        Return None if the parameters do not match, or if the old training step ends before this step. `unified-clip
-        verify` later rejects such a run.
+        Return None if the parameters do not match, or if the old training step ends before this step. In these cases,
+        `unified-clip verify` raises an error later.
         """
         path = self._directory / f"{step}.safetensors"
         while not path.exists():
@@ -75,10 +75,10 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
-    """Write weights into the parameters of the same names.
+    """Assign weights to the parameters with the same names.
 
-    is_sent: Whether the training step also gets the weights from `yield`. Parameters that might be copies then stay
-        unchanged. Otherwise, they cause an error.
+    is_sent: Whether the training step also gets the weights from `yield`. If False, a parameter that might be a copy
+        causes an error. If True, such a parameter stays unchanged.
     """
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
@@ -94,7 +94,7 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 
 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
-    """Return a function that assigns an array to a parameter. Return None if the parameter might be a copy.
+    """Return a function that assigns an array to a parameter, or None if the parameter might be a copy.
 
     memory: A function that returns the result of `_memory_of_models`.
     """
@@ -137,7 +137,10 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether another statement reads a variable that `statement` assigns. Attributes count as read."""
+    """Return whether another statement reads a variable that `statement` assigns.
+
+    If `statement` assigns an attribute, return True.
+    """
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

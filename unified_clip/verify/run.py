@@ -33,10 +33,10 @@ TOGETHER = ("tensorflow", "paddle")
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 Batches = Sequence[Arrays]
-"""The arrays of each step, by name."""
+"""For each step, {name: array}."""
 
 STEP_AND_NAME = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
-"""Matches the name of an array of a single step, such as "1/x"."""
+"""Matches a name that begins with the number of a step, such as "1/x"."""
 
 UNEVEN = (
     "If batches differ in size, save an array for each step, named by the step: "
@@ -45,11 +45,11 @@ UNEVEN = (
 
 
 class VerifyError(CodedError, code="UC601"):
-    """A file, function or option is invalid. The message names it, and has the remedy."""
+    """A file, function or option is invalid. The message explains the remedy."""
 
 
 class WorkerError(CodedError, code="UC605", exit_status=3):
-    """The process of a training step crashed or hung. The message has the reason."""
+    """The process of a training step crashed, or did not end in time. The message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Script:
     file: Path
     name: str
     text: str
-    """The file and the function, as the user typed them."""
+    """The argument with the file and the function, as the user typed it."""
 
     python: str = sys.executable
 
@@ -70,17 +70,23 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields at one step. The gradients are None if the training step yields none."""
+    """The tensors that a training step yields at one step.
+
+    The gradients are None if the training step yields only parameters.
+    """
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
     resynced: Mapping[str, Dense] | None = None
-    """The parameters after the weights of the old step were copied into them. None without --resync."""
+    """The parameters after --resync has copied the old weights. The value is None without --resync."""
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
-        """The parameters at the beginning of the next step. With --resync, these are the old weights."""
+        """The parameters at the beginning of the next step.
+
+        With --resync, the parameters are equal to the old weights.
+        """
         return self.parameters if self.resynced is None else self.resynced
 
 
@@ -88,24 +94,24 @@ class StepOutput:
 class ScriptRun:
     script: Script
     outputs: Sequence[StepOutput]
-    """The output of each step, or a single output after the last step."""
+    """The output of each step, or only the output of the last step."""
 
     directory: Path
     yields: bool
-    """Whether the function yields after each step. Otherwise, the function returns once after the last step."""
+    """Whether the function yields after each step, or returns once after the last step."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return the output after the step with the number `step` of `steps`, or None if there is no such output."""
+        """Return the output of a step, or None if the step has no output."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 
 
 def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> Script:
-    """Return the training step that an argument such as `old.py:step` names."""
+    """Parse an argument such as `old.py:step`, which names a training step."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise VerifyError(f"{text!r} does not name a file and a function. Type both, as in {side}.py:step.")
@@ -150,10 +156,10 @@ def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
 
 
 def read_batches(path: Path, steps: int | None) -> Batches:
-    """Return the arrays of the first `steps` steps, by name.
+    """Return {name: array} for each of the first `steps` steps.
 
-    The first axis of each array is the step. If names begin with the number of a step, as in "1/x", each array belongs
-    to one step. Steps can then have arrays of different shapes.
+    The first axis of an array in the file is the step. If names begin with the number of a step, as in "1/x", each
+    array belongs to one step, and steps can have arrays of different shapes.
     """
     arrays = _load(path)
     batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)
@@ -197,7 +203,7 @@ def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
 
 
 def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches of a file with names such as "1/x", or [] if no name begins with the number of a step."""
+    """Return the batches from arrays with names such as "1/x", or [] if no name begins with the number of a step."""
     batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
     for name, array in arrays.items():
         if match := STEP_AND_NAME.fullmatch(name):
@@ -219,7 +225,7 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
 
 
 def make_directory(path: Path) -> Path:
-    """Create the directory of --out, unless it contains files of an earlier run."""
+    """Create the directory of --out. Raise an error if the directory contains files of an earlier run."""
     names = ("old", "new", "old.jsonl", "new.jsonl")
     if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
         remedy = "Pass another directory to --out. If an earlier run wrote them, you can also remove them."
@@ -245,9 +251,10 @@ def run(
 ) -> list[ScriptRun]:
     """Run both training steps in parallel, each in its own process, and return the runs.
 
-    timeout: Seconds for both processes together.
-    resync: The names in the file of --map. If given, copy the old weights into the new training step after each step.
-    advance: A function that shows progress. Its arguments are "old" or "new", and the number of finished steps.
+    timeout: The number of seconds after which both processes are ended.
+    resync: The names in the file of --map, to copy the old weights into the new training step after each step. None:
+        copy no weights.
+    advance: A function that shows progress. The arguments are "old" or "new", and the number of finished steps.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
@@ -300,7 +307,10 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return the command that installs a missing module into the script's interpreter, or '' for another error."""
+    """Return a command that installs the missing module for the script's interpreter.
+
+    Return '' if the script failed for another reason.
+    """
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     pip = f"{script.python} -m pip install PACKAGE"

@@ -1,4 +1,4 @@
-"""Run a training step again with some of its initial weights transposed."""
+"""Run a training step again with some transposed initial weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .run import Arrays, Batches, Script, ScriptRun
 def run_transposed(
     script: Script, weights: Arrays, batches: Batches, scratch: Path, timeout: float, names: Collection[str]
 ) -> ScriptRun | None:
-    """Run a training step with the weights in `names` transposed. Return None if the step fails."""
+    """Transpose the weights with these names, and run the training step. Return None if the step fails."""
     directory = scratch / "-".join(map(str, sorted(map(list(weights).index, names))))
     directory.mkdir(parents=True)
     changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}

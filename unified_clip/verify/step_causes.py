@@ -1,4 +1,4 @@
-"""Find the cause of a difference between two training steps, if their clip calls do not explain it."""
+"""Find the cause of a difference between two training steps, if the clip calls do not explain the difference."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def find_cause(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Cause | None:
-    """Return a cause outside of the clips, such as another dtype or another learning rate.
+    """Return a cause other than a clip, such as another dtype or another learning rate.
 
-    Gradients before the clip are examined only if no clip itself explains the difference.
+    Gradients from before the clip are examined only if no clip call explains the difference.
     rerun: A function that runs the new training step again with some square weights transposed.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
@@ -73,8 +73,8 @@ def find_cause(
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
     """Return the comparison without the causes that `finding` replaces.
 
-    `finding` replaces the causes of its own kind, and the causes that were found by elimination. The differences of
-    optimizer steps keep their causes.
+    These are the causes of the same kind, and the causes that were found by elimination. Causes for differences of
+    optimizer steps are kept.
     """
     kept = {
         divergence: [
@@ -89,10 +89,9 @@ def without_consequences(clips: RecordingComparison, finding: Cause) -> Recordin
 def _other_gradients(
     row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
-    """Return the cause of gradients that differ before the clip, at the first step with a difference.
+    """Return the cause if gradients differ before the clip at the first step with a difference.
 
-    Both training steps yield all parameters. So the parameters agree before this step, unless a training step began
-    with other weights.
+    Before this step, all parameters agree, unless the initial weights differ.
     """
     if not row.parameters.update:
         return None
@@ -120,7 +119,7 @@ def _other_gradients(
 
 
 def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    """Return a cause if a training step runs an optimizer before the clip call of this optimizer."""
+    """Return a cause if an optimizer makes a step before its gradients are clipped."""
     sides = []
     for recording in recordings:
         start = sum(step < row.step for step in recording.recorded_steps)
@@ -144,7 +143,7 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if earlier updates of the same step explain the first gradients that differ, as in a GAN."""
+    """Return a cause if earlier updates in the same training step explain why gradients differ, as in a GAN."""
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
     if first is None or first.step != row.step or first.relative is None:
@@ -184,9 +183,9 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if the updates differ first, and rounding of the gradients explains the difference.
+    """Return the cause "rounding" if the updates differ first, and rounding of the gradients explains why.
 
-    beyond: The first row with a difference beyond rounding.
+    beyond: The first row with a difference that is larger than rounding.
     """
     row = next((row for row in rows if "update" in row.differing(max_ulp)), None)
     if row is None or not row.parameters.update_is_rounding or any(each.stage in STAGES for each in clips.divergences):
@@ -255,7 +254,7 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
 
 
 def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return the cause "rounding that has grown" if small differences precede the first difference above `max_ulp`."""
+    """Return the cause "rounding that has grown" if differences are small at first, and later exceed `max_ulp`."""
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))

@@ -16,7 +16,7 @@ from .step_pairing import STORAGE_ULPS, ParameterDistance, TensorPair, greatest_
 
 
 class TensorComparison(NamedTuple):
-    """The distances between all tensors of both runs at one step. The largest distance comes first."""
+    """The distances between the tensors of two runs at one step, with the largest distance first."""
 
     tensors: Sequence[ParameterDistance] = ()
 
@@ -24,21 +24,21 @@ class TensorComparison(NamedTuple):
     """The distances of the updates. An update is the change of a parameter by one step."""
 
     noise: Collection[str] = ()
-    """The parameters that are not compared, because their gradients are only rounding noise."""
+    """The parameters that are not compared, because their gradients consist of rounding errors."""
 
     is_rounding: bool = False
-    """Whether rounding at the size of the total norm explains all distances of the clipped gradients."""
+    """Whether rounding explains all differences of the clipped gradients."""
 
     update_is_rounding: bool = False
-    """Whether the differences of the clipped gradients explain all distances of the updates."""
+    """Whether differences of the clipped gradients explain all differences of the updates."""
 
 
 class Sensitivity:
-    """The differences of the clipped gradients, and the differences of the updates that they explain.
+    """Decides whether differences of the clipped gradients explain the differences of the updates.
 
-    Adam and similar optimizers divide a mean of an element's gradients by a mean of their sizes. If the gradients
-    differ by a fraction r of their size, the update differs by up to 2 * r of the largest update. The fraction r is
-    large for a tiny gradient, because such a gradient is a sum of larger terms, which are rounded.
+    Adam and similar optimizers divide a mean of gradients by a mean of absolute gradients. If the gradients of an
+    element differ by a fraction r, the updates differ by up to 2 * r times the largest update. The fraction r is large
+    for a tiny gradient, because the gradient is a sum of larger numbers, and these numbers are rounded.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Sensitivity:
             self._differences[pair.name] = np.maximum(self._differences.get(pair.name, 0.0), difference)
 
     def explains(self, update: TensorPair) -> bool:
-        """Return whether differences of gradients, or rounding of the parameter, explain why an update differs."""
+        """Return whether differences of gradients, or rounding of the parameter, explain a different update."""
         if update.name not in self._differences:
             return False
         sizes, differences = np.sqrt(self._squares[update.name] / self._steps), self._differences[update.name]
@@ -69,9 +69,9 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The comparison of both runs at one step: their clip calls, and the distance of their results at each stage.
+    """The comparison of two runs at one step: the clip calls, and the distance of the results at each stage.
 
-    The stages are the norm, the coefficient, the clipped gradients (tensors), and the update.
+    The stages are the norm, the coefficient, the clipped gradients ("tensors") and the update.
     """
 
     step: int
@@ -80,15 +80,15 @@ class StepComparison:
     """The recorded clip calls of the old and of the new training step."""
 
     norm: Distance | None
-    """The largest distance between two norms. None if no norms can be compared."""
+    """The largest distance between two norms. The value is None if no norms can be compared."""
 
     coefficient: Distance | None
     parameters: TensorComparison
     clips_alike: bool
-    """Whether both steps make the same clip calls: their number, rules, norm types and known thresholds agree."""
+    """Whether the number of clip calls, the rules, the norm types and the known thresholds of both steps agree."""
 
     norm_is_rounding: bool = False
-    """Whether rounding at the size of the total norm explains all differences of the norms."""
+    """Whether rounding explains all differences of the norms."""
 
     losses: tuple[float | None, float | None] = (None, None)
     """The losses of the old and of the new training step. A loss is None if the training step yields no loss."""
@@ -98,7 +98,7 @@ class StepComparison:
         return bool(self.old or self.new)
 
     def distances(self) -> dict[Stage, Distance | ParameterDistance | None]:
-        """Return the largest distance at each stage. The distance is None if nothing was compared."""
+        """Return the largest distance at each stage, or None for a stage without a comparison."""
         tensors, update = (next(iter(each), None) for each in (self.parameters.tensors, self.parameters.update))
         return {"norm": self.norm, "coefficient": self.coefficient, "tensors": tensors, "update": update}
 
@@ -106,13 +106,13 @@ class StepComparison:
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages whose distance is more than `max_ulp`, and also "clip" if the clip calls differ."""
+        """Return the stages whose distance is larger than `max_ulp`. Add "clip" if the clip calls differ."""
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages of `differing` that rounding does not explain."""
+        """Return the stages that differ by more than rounding explains."""
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()

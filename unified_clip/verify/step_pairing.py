@@ -1,4 +1,4 @@
-"""Pair the tensors of two training steps, and measure the distances between them."""
+"""Find pairs of tensors from two training steps, and measure the distance of each pair."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""The largest relative error at which an update counts as a multiple of another update, or as a sum."""
+"""The allowed relative error for a test that an update is a sum of other updates or a multiple of another update."""
 
 STORAGE_ULPS = 4
-"""Updates can differ by this many ULP of the parameter, because both training steps round the stored parameter."""
+"""The allowed difference of two updates, in ULP of the parameter, because each training step rounds the parameter."""
 
 GREATEST = 2.0**127
-"""The largest number at which an ULP of float32 is measured."""
+"""The largest number for which the size of an ULP of float32 is computed."""
 
 
 class ParameterDistance(NamedTuple):
@@ -35,13 +35,14 @@ class ParameterDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """The values of a tensor in both training steps, with the same order of axes."""
+    """The values of a tensor in two training steps, with the same order of axes."""
 
     name: str
     old: Float64s
     new: Float64s
     scale: float
-    """The number whose ULP is the unit: the largest parameter for an update, or the largest gradient."""
+    """Distances are measured in ULP of this number, which is the largest gradient, or the largest parameter for an
+    update."""
 
     ulp_scale: float
     """One ULP in the dtype of the parameter, in ULP of float32."""
@@ -67,14 +68,14 @@ class StepPairing:
         return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
 
     def weight_name(self, name: str) -> str | None:
-        """Return the name of an old parameter in the file of --weights, or None if the file lacks the parameter."""
+        """Return the name of an old parameter in the file of --weights, or None if the name is missing."""
         return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield each parameter whose clipped gradient is known in both training steps.
+        """Yield the clipped gradients of each parameter, if both gradients are known.
 
-        If a training step yields no clipped gradients, use the results of its clip calls. If both yield clipped
-        gradients, a missing gradient counts as 0.
+        If a training step yields no clipped gradients, the results of the clip calls are used. If both training steps
+        yield clipped gradients, a missing gradient is replaced by 0.
         """
         sides, yielded = [], []
         for recording in recordings:
@@ -87,11 +88,11 @@ class StepPairing:
         return self._pair(sides, sides)
 
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
-        """Return the parameters whose clipped gradients are only rounding noise in both training steps.
+        """Return the parameters whose clipped gradients consist only of rounding errors in both training steps.
 
-        The norm of such a gradient is at most ROUNDING ULP of the total norm, so the true gradient is likely 0.
-        Gradients that agree are not noise, unless they were noise at an earlier step.
-        known: The noise of earlier steps.
+        If the norm of a gradient is at most ROUNDING ULP of the total norm, the correct gradient is probably 0. If two
+        gradients agree, they are not noise, unless they were noise at an earlier step. known: The parameters whose
+        gradients were noise at earlier steps.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -117,7 +118,7 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the old names of the parameters that get no gradient in either run, such as moving statistics."""
+        """Return the old names of parameters without gradients in both runs, such as moving averages."""
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]
@@ -135,9 +136,9 @@ class StepPairing:
                 side.setdefault(name, np.zeros(shapes[name]))
 
     def updates(self, step: int) -> Iterator[TensorPair]:
-        """Yield the update of each parameter, which is its change by one step.
+        """Yield the update of each parameter: the change of the parameter by one step.
 
-        If a training step returns only once, the update is the change by all steps together.
+        If the training step returns only after the last step, the update is the change by all steps.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self.yields_each_step
@@ -149,9 +150,9 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side, "old" or "new", that does not clear its gradients after each step. Return None for no side.
+        """Return the side, "old" or "new", that does not set the gradients to 0 after each step, or None.
 
-        Each gradient of this side is the sum of the other side's gradient and its own gradient of the step before.
+        On this side, each gradient is the sum of the other side's gradient and the gradient of the previous step.
         """
         now = self.gradients_before(step, recordings)
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
@@ -175,7 +176,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int, without: Collection[str] = ()) -> float | None:
-        """Return the factor that turns all old updates into the new updates, or None if no factor does.
+        """Return the factor between the old and the new updates, or None if the factor is not the same for all updates.
 
         without: The parameters to ignore.
         """
@@ -188,10 +189,10 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters of one side after a step, or {} if there is no output.
+        """Return the parameters of one training step after a step, or {} if there is no output.
 
-        at_the_next: Whether to return the parameters at the beginning of the next step. With --resync, these are the
-            old weights.
+        at_the_next: Whether to return the parameters at the beginning of the next step, which are the old weights with
+            --resync.
         """
         output = self.runs[side].output_at(step, self._steps)
         if output is None:
@@ -199,7 +200,7 @@ class StepPairing:
         return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights that match some parameters, with the order of axes of these parameters."""
+        """Return the initial weights of some parameters, in the order of axes of the parameters."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -236,10 +237,10 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 
 
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
-    """Yield the updates, except the updates of parameters whose gradients are only rounding noise.
+    """Yield the updates, except if the gradients of a parameter consist of rounding errors.
 
-    Adam divides a gradient by its own size, so noise moves a weight as far as a true gradient does. An update that is
-    more than twice as large as all normal updates is not excused as noise.
+    Adam divides a gradient by the size of the gradient, so rounding errors cause updates of the same size as correct
+    gradients. Updates that are more than twice as large as all normal updates are not left out.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -247,9 +248,9 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the largest difference of two tensors, in ULP of float32 and relative to the largest number.
+    """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
-    scale: The number whose ULP is the unit, because the rounding error of a sum depends on its largest term. If the
+    scale: Measure in ULP of this number, because the rounding error of a sum depends on its largest term. If the
         difference is too large for rounding, the largest number of both tensors replaces `scale`.
     ulp_scale: One ULP of the parameter's dtype, in ULP of float32.
     """
@@ -275,7 +276,7 @@ def coarsest_ulp(dtypes: Iterable[str]) -> float:
 
 
 def _unit(number: float) -> float:
-    """Return the size of one ULP of float32 at a number."""
+    """Return the size of one ULP of a number in float32."""
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 

@@ -3,12 +3,12 @@
 The directory JOB contains `weights.npz` and `batches.npz`, and `names.json` with --resync. The worker writes these
 files to the directory OUT:
 
-- `recording.jsonl`, with the gradients beside it.
+- `recording.jsonl` and the files of the recorded gradients.
 - `N.safetensors`, the Nth output of the function.
-- `N.resynced.safetensors`, with --resync: the parameters after the weights of the old step were copied into them.
-- `ended.json`, at the end: the number of outputs and whether the function yields, or why the function is rejected.
+- `N.resynced.safetensors`, with --resync: the parameters after the old weights were copied.
+- `ended.json`, at the end: the number of outputs and whether the function yields, or an error message.
 
-An exception of the function ends the process with a traceback.
+If the function raises an exception, the process ends with a traceback.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from . import InvalidStepError
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 
 OUTPUT = "{}.safetensors"
-"""The name of the file with the output of one step. A file appears only when it is complete.
-"""
+"""The name of the file with the output of one step. The file gets this name when the content is complete."""
 
 RESYNCED = "{}.resynced.safetensors"
-"""The name of the file with the parameters after the weights of the old step were copied into them."""
+"""The name of the file with the parameters after the old weights were copied."""
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The parts of the tuple that a training step yields. The gradients and the unclipped gradients are optional."""
@@ -128,7 +127,8 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
 
 
 Resync = Callable[[int, Any], Mapping[str, Any] | None]
-"""A function that copies the old weights after a step. It returns what `yield` returns in the new training step."""
+"""The type of a function that copies the old weights after a step. The result is the value that `yield` returns in the
+new training step."""
 
 
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
@@ -144,7 +144,7 @@ def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: 
 
 
 def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    """Return a function that copies the old weights into the new training step. Return None without --resync."""
+    """Return a function that copies the old weights into the new training step, or None without --resync."""
     old = out.parent / "old"
     if out == old or not (job / NAMES).exists():
         return None
@@ -169,7 +169,7 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
-    """Return (output without the loss, loss). The loss is None if the last value of the output is no single number."""
+    """Return (output without the loss, loss). The loss is None if the last value of the output is not a number."""
     if not isinstance(output, tuple | list) or len(output) < 2:
         return output, None
     *tensors, last = output

@@ -1,1 +1,1 @@
-"""Find why two training steps differ, if their clip calls do not explain it."""
+"""Find why two training steps differ, if the clip calls do not explain the difference."""

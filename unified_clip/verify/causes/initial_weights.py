@@ -1,4 +1,4 @@
-"""Find parameters that begin with other values than in --weights, or with another order of axes."""
+"""Find parameters whose initial values or order of axes differ from the file of --weights."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
 
 FAR = 10
-"""An update proves other initial weights if its misfit is this many times the largest misfit of the known updates."""
+"""If the misfit of an update is at least this many times the largest misfit of the known updates, the initial weights
+differ."""
 
 
 class FirstMoves(NamedTuple):
     """The first update of a parameter, element by element."""
 
     sizes: Float64s
-    """The magnitude of each element of the gradient."""
+    """The absolute value of each element of the gradient."""
 
     moves: Float64s
-    """How far each element moves against its gradient. A move along the gradient is negative."""
+    """The distance that each element moves against the gradient. A move in the direction of the gradient is
+    negative."""
 
     error: float
     """The rounding error of a move, which comes from storing the parameter."""
 
     to_zero: Float64s
-    """The move that would make each weight 0. Weight decay is a small part of this move."""
+    """The move that would make each weight 0. Weight decay makes a small part of this move."""
 
 
 class Bounds:
-    """Bounds of the first updates of a training step with an optimizer.
+    """Bounds for the first update that an optimizer makes.
 
-    The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone, and points
-    against it. A larger gradient never gives a smaller update, nor a larger ratio of update to gradient. So the known
-    updates of some elements bound the updates of all other elements.
+    In SGD, Adam and similar optimizers, the first update of an element depends only on the gradient of the element. The
+    update has the opposite sign of the gradient. If the gradient is larger, the update is not smaller, and the ratio of
+    update to gradient is not larger. So the known updates of some elements give bounds for the updates of all other
+    elements.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:
@@ -57,16 +60,19 @@ class Bounds:
         largest = max((float(np.abs(each.moves).max(initial=0.0)) for each in known), default=0.0)
         own = max(map(self.misfit, known), default=0.0)
         self.limit = max(FAR * own, PRODUCT * largest)
-        """The largest misfit of an update that counts as within the bounds."""
+        """An update fits the bounds if the misfit is at most this number."""
 
         self.is_sharp = own <= TOLERANCE * largest
-        """Whether the known updates are within their own bounds, up to a small tolerance."""
+        """Whether the known updates fit the bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstMoves) -> float:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstMoves) -> Float64s:
-        """Return the distance of each element's update from the bounds. The distance below the bounds is negative."""
+        """Return the distance of each element's update from the bounds.
+
+        If an update is below the bounds, the distance is negative.
+        """
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
         least = np.maximum(self._low[smaller], sizes * self._low_ratio[larger])
@@ -78,7 +84,8 @@ class Bounds:
 def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
     """Return whether weight decay can explain all misfits of a parameter.
 
-    Weight decay moves weights a small part of the way to 0. One or two misfits can have this direction by chance.
+    Weight decay moves weights a small part of the way to 0. One or two misfits are not enough, because they can have
+    this direction by chance.
     """
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
@@ -87,7 +94,6 @@ def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
 
 
 def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
-    """Return the sizes of the gradients, and the smallest and the largest move of each element."""
     return parameter.sizes, parameter.moves - parameter.error, parameter.moves + parameter.error
 
 
@@ -110,7 +116,7 @@ class InitialWeights:
                     moves[update.name] = FirstMoves(np.abs(own), against * change, error, -against * weight)
 
     def are_equal(self) -> bool:
-        """Return whether the first updates of both sides fit equal initial weights of all parameters."""
+        """Return whether the first updates of both training steps fit equal initial weights of all parameters."""
         if not all(self._moves.values()):
             return False
         bounds = [Bounds(moves.values()) for moves in self._moves.values()]
@@ -132,9 +138,9 @@ class InitialWeights:
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 
     def _different(self, side: str, other: str) -> list[str]:
-        """Return the parameters whose first update on `side` fits the updates of neither side.
+        """Return the parameters of one side whose first update fits neither the old nor the new updates.
 
-        An update that fits its own side is left out, because the optimizers of the two sides might differ instead.
+        If an update fits the other updates of the same side, the optimizers might differ instead of the weights.
         """
         moves, reference = self._moves[side], self._moves[other]
         if not moves or not reference:
@@ -149,8 +155,8 @@ class InitialWeights:
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
         """Return "same", "transposed", "permuted" or "reshaped" for each weight, by its old name.
 
-        Axes are "transposed" as between frameworks, or "permuted" in any other way. The elements of a "reshaped" weight
-        have the same order.
+        "transposed" is the usual order of axes in another framework, and "permuted" is any other order. "reshaped" is
+        another shape with the same order of elements.
         """
         orders = {}
         for name, other in self._pairing.names.items():
@@ -169,7 +175,7 @@ class InitialWeights:
 
 
 def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
-    """Return "same", "transposed" or "permuted" for the order of axes that turns the new weight into the old one.
+    """Return "same", "transposed" or "permuted" for the order of axes that converts the new weight to the old weight.
 
     old, new: The shapes of the weights.
     can: The result of `convertible`.

@@ -1,4 +1,4 @@
-"""Find square weights that a port forgot to transpose, by running the new step again with transposed weights."""
+"""Find square weights that should be transposed, by running the new step again with transposed weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ MOST_RUNS = 4
 """The largest number of times that the new step runs again."""
 
 Rerun = Callable[[Collection[str]], ScriptRun | None]
-"""A function that runs the first new step again with some weights transposed. It returns None if the run fails."""
+"""The type of a function that transposes some weights and repeats the first step of the new run. The result is None if
+the run fails."""
 
 
 def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
-    """Return a cause if the first updates of both sides agree after some square weights are transposed."""
+    """Return a cause if the first updates of both training steps agree after some square weights are transposed."""
     for names in _candidates(pairing):
         run = rerun([pairing.weight_name(name) or "" for name in names])
         if run is None or not run.yields:
@@ -37,7 +38,7 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
 
 
 def _candidates(pairing: StepPairing) -> Iterator[Sequence[str]]:
-    """Yield lists of square weights that might be untransposed: first all of them, then each of them alone."""
+    """Yield lists of square weights to transpose: first a list of all square weights, then each weight alone."""
     names = [
         name
         for name, weight in pairing.initial[0].items()

@@ -1,4 +1,4 @@
-"""Find the cause of updates that differ although the clipped gradients agree."""
+"""Find out why updates differ although the clipped gradients agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def without_gradient(
     recordings: Sequence[NormalizedRecording],
     max_ulp: float,
 ) -> Cause | None:
-    """Return a cause if only tensors without a gradient differ at the first step with a difference."""
+    """Return a cause if at the first step with a difference, all parameters that differ have no gradient."""
     tensors = pairing.without_gradient(recordings)
     names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
     if not tensors.issuperset(names):
@@ -42,9 +42,9 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return the cause of different updates, if the clipped gradients are the same.
+    """Return the cause if the updates differ and the clipped gradients agree.
 
-    Return None if the recorded steps of optimizers differ, because `clips` already has the cause of this difference.
+    Return None if the recorded steps of optimizers differ, because `clips` already contains this cause.
     """
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
@@ -103,7 +103,7 @@ def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int)
 
 
 def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
-    """Return advice on the settings to compare, if the recorded settings are equal."""
+    """Return advice about the settings that the user should compare, if the recorded settings are equal."""
     sides = [each.optimizer_steps_at(step) for each in recordings]
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]
@@ -120,6 +120,9 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if the calls of a step have a single coefficient that is not 0. Otherwise, return []."""
+    """Return [coefficient] if all calls of a step have the same coefficient, and the coefficient is not 0.
+
+    Otherwise, return [].
+    """
     coefs = [coef for line in lines for coef in line.coefs()]
     return [coefs[0]] if len(coefs) == 1 and coefs[0] else []
