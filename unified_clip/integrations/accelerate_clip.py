@@ -22,32 +22,32 @@ from .torch_scaling import parameters_of
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Tensor | Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step. If a `GradScaler` has scaled the gradients, first unscale them.
+    """Clip in place before the optimizer's step.
 
-    Call this function on all ranks, after every `accelerator.backward`. While gradients accumulate, the function does
-    nothing.
+    If a `GradScaler` has scaled the gradients, unscale the gradients first.
+
+    Call this function on all ranks, after every `accelerator.backward`. If Accelerate only accumulates gradients, the
+    function does nothing.
 
     If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
-    include them. Fused optimizers on a GPU are an exception: their gradients are always clipped, because reading the
-    scaler's decision would wait for the GPU. With nonfinite "raise" or "skip", the clip waits anyway, so there is no
-    exception.
+    include them. But the gradients of fused optimizers on a GPU are always clipped, unless nonfinite is "raise" or
+    "skip". Otherwise, the function would wait for the GPU to read the scaler's decision.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
-        clip: A configuration, or its `clipper(...)`, which can declare a process group and ownership.
-        parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`. A
-            dict of name to parameter, or a single parameter, is also accepted.
-        step: The step for a schedule, from 0 on. None: count clips.
+        clip: A configuration, or a clipper from `ClipConfig.clipper`, which can declare a process group and ownership.
+        parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`.
+            You can also pass a single parameter, or a dict of name to parameter.
+        step: The step for a schedule, counted from 0. If None, the number of earlier clips is the step.
 
-    Returns:
-        The total norm before clipping, a scalar tensor. None if nothing was clipped, because gradients accumulate or
-        the scaler skips the steps of all optimizers.
+    Returns: The total norm before clipping, a scalar tensor. The norm is None if nothing was clipped, because gradients
+        accumulate, or because the scaler skips the steps of all optimizers.
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
-        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards the
+        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
             gradients, and no ownership is declared.
-        TypeError: An entry of `parameters` is not a parameter. Or the configuration selects parameters by name, and
+        TypeError: An entry of `parameters` is not a parameter. The configuration selects parameters by name, and
             `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 
@@ -86,7 +86,7 @@ def clip_(
 
 
 def _listed(parameters: Any) -> Any:
-    """Return a container with lists in place of its iterators, which can be read only once."""
+    """Replace the iterators in a container by lists, because an iterator can be read only once."""
     if isinstance(parameters, Mapping):
         return {key: _listed(value) for key, value in parameters.items()}
     if type(parameters) is tuple:
@@ -98,7 +98,7 @@ def _listed(parameters: Any) -> Any:
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
     """Set `.grad` of these parameters to None inside the `with` block, so that they are not clipped.
 
-    The caller cannot remove the parameters instead, because names can depend on positions.
+    The parameters are not removed from the list, because names can depend on positions.
     """
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:

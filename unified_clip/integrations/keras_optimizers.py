@@ -29,15 +29,14 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""The methods of the optimizer that `Attached` replaces.
-
-Keras calls `_clip_gradients` once for each update: after it averages and unscales accumulated gradients, and before
-weight decay. On JAX, Keras also calls `_clip_gradients` for batches that only accumulate, and discards the result.
-`fit` calls `finalize_variable_values` at its end.
+"""The methods of the optimizer that `Attached` replaces. Keras calls `_clip_gradients` once for each update, after
+gradients are averaged and unscaled, and before weight decay. On JAX, Keras also calls `_clip_gradients` if a batch only
+accumulates gradients, and discards the result. `fit` calls `finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that sums replicas' gradients. TensorFlow needs a replacement, because Keras sums after the clip."""
+"""The method that adds up the gradients of all replicas. On TensorFlow, `Attached` replaces this method, because Keras
+adds up the gradients after the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
@@ -56,10 +55,10 @@ def _wrapped() -> tuple[str, ...]:
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
     """Make an optimizer of Keras clip before every update, and return the handle.
 
-    Attach before the first `fit`, because compiled steps do not change.
+    Call this function before the first `fit`, because compiled steps do not change.
 
     names: The names for patterns: the model, a dict of name to variable, or a list of names in the order of the
-        variables. For a model or None, a variable's name is its path, with dots.
+        variables. If you pass a model or None, the name of a variable is its path, with dots.
     """
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
@@ -103,7 +102,7 @@ def _check(optimizer: Any) -> None:
 
 
 class Attached(AbstractContextManager[Any, None]):
-    """A configuration that is attached to an optimizer. As a context manager, it detaches at the end."""
+    """A configuration that is attached to an optimizer. At the end of a `with` block, the configuration is detached."""
 
     def __init__(self, settings: Settings, optimizer: Any, names: Any) -> None:
         self._settings, self._optimizer = settings, optimizer
@@ -146,14 +145,14 @@ class Attached(AbstractContextManager[Any, None]):
     def last(self) -> LastStep:
         """The outcome of the last step. Reading `last` waits for the device.
 
-        During `fit` on JAX, `last` is the outcome at the end of the previous epoch. Before the first step, `last`
-        raises NothingClippedError, a RuntimeError.
+        During `fit` on JAX, `last` contains the last step of the previous epoch. Before the first step, `last` raises
+        NothingClippedError, a RuntimeError.
         """
         return steps.last_step(int(_read(self._steps)), int(_read(self._step)), _read(self._kept))
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 steps that changed a gradient. None if the share is unknown."""
+        """The share of the last 100 steps in which a gradient changed, or None if the share is unknown."""
         return steps.rate_of(_read(self._recent).tolist())
 
     @property
@@ -164,20 +163,21 @@ class Attached(AbstractContextManager[Any, None]):
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+        """Return the step and the states of adaptive rules, for a JSON file or a checkpoint of any framework.
 
-        Files of Keras do not contain the states, so save the result beside them. This call waits for the device.
+        Save the result together with the model, because Keras does not save these states. This call waits for the
+        device.
         """
         return self._clipper.data(self.step, list(map(_read, self._adaptive)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the states in data that `state_dict` returned, here or on another framework.
+        """Continue from the result of `state_dict`, which can come from another framework.
 
-        The step stays unchanged, because the optimizer's `iterations` define it.
+        The step does not change, because the step is the optimizer's `iterations`.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
-            RuntimeError: `fit` on JAX is within an epoch, and would overwrite the states when the epoch ends.
+            ValueError: `state` is not a result of `state_dict`, or the configuration had other adaptive rules.
+            RuntimeError: `fit` on JAX is running, and would overwrite the states at the end of the epoch.
         """
         if any(variable._value is None for variable in self._adaptive):
             raise RuntimeError("fit on JAX keeps the state until the epoch ends. First call model.jax_state_sync().")
@@ -192,7 +192,7 @@ class Attached(AbstractContextManager[Any, None]):
         return self._optimizer is not None
 
     def detach(self) -> None:
-        """Stop clipping, and restore the optimizer's methods. Compiled steps still clip."""
+        """Stop clipping, and restore the optimizer's methods. Steps that are already compiled still clip."""
         if self._optimizer is None:
             return
         self._last_step = self.step
@@ -227,7 +227,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Apply the gradients. In a skipped step, restore all variables, and set accumulated gradients to 0."""
+        """Apply the gradients. If the step is skipped, restore all variables, and set accumulated gradients to 0."""
         optimizer = self._optimizer
         sums = [total for total in getattr(optimizer, "_accumulated_gradients", ()) if total is not None]
         kept = [
@@ -327,7 +327,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
 
 
 class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras
-    """A variable that remembers its value when `fit` on JAX removes the value during an epoch."""
+    """A variable whose value can be read during `fit` on JAX, when Keras has no current value."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_value" and value is None and self._value is not None:
@@ -336,7 +336,10 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return a variable's value. During `fit` on JAX, or after `fit` failed, return the value from before the epoch."""
+    """Return the value of a variable.
+
+    During `fit` on JAX, and after `fit` failed, return the value from before the epoch.
+    """
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

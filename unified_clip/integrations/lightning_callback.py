@@ -23,40 +23,42 @@ from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
-"""The attributes that a copy of the callback does not get."""
+"""The attributes that are not copied to a copy of the callback."""
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
     """Clip before every step of a Lightning `Trainer`. The gradients of each optimizer are clipped separately.
 
-    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization, `global_step`
-    counts the steps of all optimizers together.
+    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization, `global_step` is
+    the sum of the steps of all optimizers.
 
     The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. With
     several optimizers the names are `optimizer0/grad_norm` and so on.
 
     Args:
         config: The configuration.
-        names: The parameter names for patterns: a model, or a dict of name to parameter. None: the names in the
-            LightningModule.
-        log_every: The number of steps between logs. Reading the numbers waits for the GPU. None: the trainer's
-            `log_every_n_steps`. 0: never log.
+        names: The parameter names for patterns: a model, or a dict of name to parameter. If None, the names in the
+            LightningModule are used.
+        log_every: The number of steps between logs. Each log waits for the GPU. If None, the number is the trainer's
+            `log_every_n_steps`. If 0, nothing is logged.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
-            for this process alone. 'auto' reads the group from DTensors, such as those of FSDP2.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
-            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+            for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
+        ownership: Which rank includes a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a parameter, and returns whether this rank includes the gradient of the parameter. A dict maps
+            patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together have more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Raises:
-        ValueError: When training begins: the trainer, the module or another `ClipCallback` clips too. At an optimizer's
-            first step: a configuration is attached to the optimizer.
-        RuntimeError: When training begins: the engine does not expose the gradients (DeepSpeed, XLA). At the first
-            step: FSDP1 shards the gradients, and no ownership is declared.
-        NonFiniteNormError: At a step: the norm is not finite, and nonfinite is "raise".
+        ValueError: When training begins, the trainer, the module or another `ClipCallback` clips too. Or at the first
+            step, a configuration is attached to the optimizer.
+        RuntimeError: When training begins, the engine does not expose the gradients (DeepSpeed, XLA). Or at the first
+            step, FSDP1 shards the gradients, and no ownership is declared.
+        NonFiniteNormError: The norm of a step is not finite, and nonfinite is "raise".
 
     Source: unified_clip, at `Callback.on_before_optimizer_step`.
 
@@ -95,8 +97,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        Callbacks without a state have different keys, so that Lightning accepts two callbacks, and `setup` can reject
-        them.
+        The keys of two callbacks differ if they have no state. Lightning then accepts both callbacks, and `setup`
+        raises an error with a clear message.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
@@ -118,7 +120,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: At an optimizer's first step: the state is from a configuration with other adaptive rules.
+            ValueError: The state is from a configuration with other adaptive rules. The error is raised at an
+                optimizer's first step.
         """
         clips = state_dict.get("clips", {})
         # releases before this one saved a list
@@ -143,7 +146,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return clipper
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy or a pickle, without the outcomes of past steps."""
+        """Return the attributes for a copy or a pickle, without the outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in OF_A_RUN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -186,10 +189,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
-        """Return the number of this step of the optimizer, from 1.
-
-        Lightning's own count includes the steps of all optimizers.
-        """
+        """Count the steps of each optimizer from 1, because Lightning counts only the steps of all optimizers."""
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1

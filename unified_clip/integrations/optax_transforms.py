@@ -33,18 +33,17 @@ class ClipState(NamedTuple):
     """The outcome of the last step, in JAX's default type: float64 with x64, and float32 without x64."""
 
     recent: Any
-    """Whether each of the last 100 steps changed a gradient, as int8: 1, 0, or -1 if unknown.
-
-    The newest value replaces the oldest value.
+    """For each of the last 100 steps: 1 if a gradient changed, 0 if no gradient changed, and -1 if this is unknown. A
+    new value replaces the oldest value. The dtype is int8.
     """
 
     inner: Any
-    """The state of the optimizer that was passed to `as_optax`. Empty if no optimizer was passed."""
+    """The state of the optimizer that was passed to `as_optax`, or an empty state if no optimizer was passed."""
 
     adaptive: Any = ()
     """The state of each adaptive rule, as int32 words.
 
-    A float64 has two words, because JAX without x64 has no float64.
+    Two words represent a float64, because JAX without x64 has no float64.
     """
 
 
@@ -53,9 +52,10 @@ def transformation(
 ) -> optax.GradientTransformationExtraArgs:
     """Return a transformation that clips updates.
 
-    optimizer: The next transformation. Required with nonfinite = "skip". None: the result only clips.
-    process_group: 'auto' reads the sharding of the arrays. None: each device has complete updates. Otherwise, pass the
-        names of the axes along which updates are sharded.
+    optimizer: The transformation that gets the clipped updates. An optimizer is required if nonfinite is "skip". If
+        None, the result only clips.
+    process_group: The names of the axes along which updates are sharded. 'auto' reads the sharding of the arrays. None
+        means that each device has complete updates.
     """
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
@@ -114,8 +114,8 @@ def last(state: Any) -> LastStep:
             Flax `TrainState`, or an `nnx.Optimizer`'s `opt_state`.
 
     Raises:
-        ValueError: The state has no `ClipState`, or several, or one that `vmap` has stacked.
-        TypeError: The state is inside a graph, where it has no values.
+        ValueError: The state has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        TypeError: The state is inside a graph, where arrays have no values.
         RuntimeError: No step has been made.
 
     Example:
@@ -136,17 +136,16 @@ def last(state: Any) -> LastStep:
 
 
 def rate(state: Any) -> float | None:
-    """Return the share of the last 100 steps that changed a gradient.
+    """Return the share of the last 100 steps in which a gradient changed.
 
-    Steps whose outcome is unknown do not count. Return None if the outcomes of all steps are unknown, or if there was
-    no step.
+    Steps with an unknown outcome are ignored. Return None if all outcomes are unknown, or if no step was made.
 
     Args:
         state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: The state has no `ClipState`, or several, or one that `vmap` has stacked.
-        TypeError: The state is inside a graph, where it has no values.
+        ValueError: The state has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        TypeError: The state is inside a graph, where arrays have no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -162,18 +161,19 @@ def rate(state: Any) -> float | None:
 
 
 def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
-    """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+    """Return the step and the states of adaptive rules, for a JSON file or a checkpoint of any framework.
 
-    You need this function only to move to another framework. A checkpoint of JAX already has all of the state.
+    You need this function only if you move to another framework, because a checkpoint of JAX already contains the
+    state.
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: settings has other adaptive rules than the transformation. Or the state has no `ClipState`, or
-            several, or one that `vmap` has stacked.
-        TypeError: settings is not a configuration. Or the state is inside a graph, where it has no values.
+        ValueError: settings has other adaptive rules than the transformation. The state has no `ClipState`, or several,
+            or a `ClipState` that `vmap` has stacked.
+        TypeError: settings is not a configuration. The state is inside a graph, where arrays have no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -194,12 +194,13 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, or an object that contains it. The function does not change `state`.
-        data: The result of this module's `state_dict`, or of `state_dict()` of a clipper or handle on any framework.
+        data: The result of `state_dict` from this module, from a clipper, or from the handle of an optimizer, on any
+            framework.
 
     Raises:
-        ValueError: data is not from `state_dict`, or comes from a configuration with other adaptive rules. Or `state`
-            has no `ClipState`, or several, or one that `vmap` has stacked.
-        TypeError: settings is not a configuration. Or `state` is inside a graph, where it has no values.
+        ValueError: data is not a result of `state_dict`, or the configuration had other adaptive rules. `state` has no
+            `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        TypeError: settings is not a configuration. `state` is inside a graph, where arrays have no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -262,7 +263,7 @@ def _named_leaves(tree: Any) -> tuple[Named, Any]:
 
 
 def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
-    """Return (an update or None for each parameter, the position of each update among the parameters)."""
+    """Return (updates with None for each parameter without an update, position of each update among the parameters)."""
     if len(updates) == len(params):
         return updates, list(range(len(updates)))
     places = {name: place for place, (name, _) in enumerate(params)}

@@ -25,7 +25,7 @@ UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)
 class GradClip(OutcomeProperties, OptimizerClip):
     """A clip for `grad_clip=` of one Paddle optimizer.
 
-    The optimizer calls the clip once for each group of parameters, and each group has its own norm.
+    If the optimizer has several groups of parameters, each group is clipped by its own norm.
     """
 
     _clipper: Clipper
@@ -47,7 +47,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy or a pickle, without the last outcome."""
+        """Return the attributes for a copy or a pickle, without the outcome of the last step."""
         names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
         return {"settings": self._settings, "names": names, "state": self.state_dict()}
 
@@ -100,8 +100,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def step(self) -> int:
         """The step of the next clip, counted from 0. Set `step` when training resumes.
 
-        A step includes one clip for each group of the optimizer. A new step begins when a parameter is clipped again,
-        or when you set `step`. If some parameters do not have gradients in every step, set `step` before every step.
+        In each step, every group of the optimizer is clipped once. A new step begins when a parameter is clipped again,
+        or when you set `step`. If some parameters have no gradients in some steps, set `step` before every step.
         """
         return self._clipper.step
 
@@ -110,17 +110,18 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipper.step, self._clipped = step, set()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, here or on another framework.
+        """Continue from the result of `state_dict`, which can come from another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
+            ValueError: `state` is not a result of `state_dict`, or the configuration had other adaptive rules.
         """
         super().load_state_dict(state)
         self._clipped = set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program. The program clips whenever it runs, and adding the clip does not count as
-        a step.
+        """Add a clip to a static program.
+
+        The program clips every time it runs. Adding the clip to the program does not increase `step`.
         """
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
@@ -150,9 +151,9 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return the user's name for each of Paddle's own names.
+    """Return {name that Paddle gave to a parameter: name that the user passed}.
 
-    Paddle's names identify the parameters, because a static program has different parameter objects.
+    Objects cannot identify the parameters, because a static program has different objects.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
@@ -165,9 +166,9 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 
 
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
-    """Return a function that returns the user's name for a gradient.
+    """Return a function that returns the name of a gradient.
 
-    needs_all: Whether a parameter without a name raises ValueError, because patterns need its name.
+    needs_all: Whether to raise ValueError for a parameter without a name, because patterns need names.
     """
     names = by_own_name or {}
     known = {*names, *names.values()}  # the clipper also looks up the names that this function returned

@@ -1,4 +1,4 @@
-"""The outcome of a step as arrays, which integrations can keep in an optimizer's state, even inside graphs."""
+"""The outcome of a step as arrays, for the state of an optimizer and for graphs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class LastStep(NamedTuple):
     norm_clipped: float | None
     coef: float | None
     clipped: bool | None
-    """Whether a gradient changed. None if the step was skipped, or if the effect of the clip is unknown."""
+    """Whether a gradient changed. The value is None if the step was skipped, or if the effect of the clip is
+    unknown."""
 
     skipped: bool
 
@@ -44,7 +45,7 @@ class LastStep(NamedTuple):
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
 
-        Unknown numbers are left out. `prefix`: the text before each name, such as "train/".
+        Numbers that are unknown are left out. `prefix`: the text before each name, such as "train/".
         """
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
@@ -52,7 +53,7 @@ class LastStep(NamedTuple):
 class OutcomeArrays(NamedTuple):
     norm: Array
     norm_clipped: Array
-    """The total norm after the clip. -1: the norm was not measured."""
+    """The total norm after the clip, or -1 if the norm was not measured."""
 
     coef: Array
     clipped: Array
@@ -62,11 +63,11 @@ class OutcomeArrays(NamedTuple):
 
 
 UNKNOWN = -1
-"""The value of `clipped` for a step that has not been made, or whose effect is unknown."""
+"""The value of `clipped` if no step was made, or if the effect of the step is unknown."""
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite = "skip", the integration itself skips the step."""
+    """Return a clipper that never skips a step. If nonfinite is "skip", the integration skips the step instead."""
     if not isinstance(settings, Settings):
         raise TypeError(
             f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
@@ -77,7 +78,8 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""A function that gets arrays and a flag for each local shard, and returns whether any flag is set on any rank."""
+"""The type of a function that gets an array and a flag for each local shard, and returns whether any rank has a true
+flag."""
 
 
 def outcome_arrays(
@@ -90,8 +92,8 @@ def outcome_arrays(
     """Return the outcome of a step as arrays.
 
     np: The framework's module with the functions of NumPy, such as `jax.numpy`.
-    gradients: (gradient before the clip, gradient after the clip). Used only for the rule `value`.
-    anywhere: Combines the results of all ranks. Required if gradients can be sharded.
+    gradients: (gradient before the clip, gradient after the clip) tuples. They are needed only for the rule `value`.
+    anywhere: A function that combines the flags of all ranks. This function is required if gradients can be sharded.
     """
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)
@@ -116,7 +118,7 @@ def outcome_arrays(
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Return the outcome of a step from the values of its `OutcomeArrays`."""
+    """Convert the values of `OutcomeArrays` to a `LastStep`."""
     if steps == 0:
         raise NothingClippedError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)
@@ -126,7 +128,7 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient, without steps whose outcome is unknown."""
+    """Return the share of steps in which a gradient changed. Steps with an unknown outcome are ignored."""
     known = [int(clipped) for clipped in recent if clipped != UNKNOWN]
     return sum(known) / len(known) if known else None
 

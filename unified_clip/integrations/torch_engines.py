@@ -11,7 +11,7 @@ INSTEAD = {
     "XLA": "max_grad_norm of TrainingArguments, or accelerator.clip_grad_norm_ in a training loop of your own",
     "XLAStrategy": "gradient_clip_val of the Trainer",
 }
-"""The setting that makes a training engine clip, by the engine's name in Accelerate or Lightning."""
+"""The setting that makes a training engine clip. The keys are names of engines in Accelerate or Lightning."""
 
 TWO_CALLBACKS = (
     "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, set "

@@ -25,16 +25,16 @@ from .steps import NO_STATE
 from .torch_scaling import parameters_of
 
 WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")
-"""Packages whose optimizers contain another optimizer, which makes the steps."""
+"""Packages whose optimizers are wrappers around another optimizer."""
 
 HOOKS = "_optimizer_step_pre_hooks"
 
 
 CALLERS = 10
-"""The number of stack frames above a hook that are searched for PyTorch's checkpoint functions."""
+"""In this number of stack frames above a hook, unified_clip looks for PyTorch's checkpoint functions."""
 
 SAVED = "unified_clip"
-"""The key of the clip's state in an optimizer's `state_dict()`. A fixed threshold does not need a state."""
+"""The key of the clip's state in an optimizer's `state_dict()`. A clip with a fixed threshold has no state."""
 
 HAS_STATE = (
     "The optimizer has a state already, but the adaptive threshold starts with its warm-up. If you resume from a "
@@ -54,12 +54,12 @@ NOT_ADAPTIVE = (
 
 
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
-    """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
+    """A configuration that is attached to an optimizer. At the end of a `with` block, the configuration is detached.
 
-    With a schedule or an adaptive threshold, the optimizer's `state_dict` contains the step and the state of the
-    threshold. To restore both, attach before you call the optimizer's `load_state_dict`. A copied or unpickled
-    optimizer does not clip: attach the configuration to it again. A copy of this handle has the configuration and the
-    state, but is not attached.
+    If the threshold is adaptive or has a schedule, the optimizer's `state_dict` contains the step and the state of the
+    threshold. To restore the step and the state, attach the configuration before you call the optimizer's
+    `load_state_dict`. A copied or unpickled optimizer does not clip until you attach the configuration again. A copy of
+    this handle is not attached to an optimizer.
     """
 
     _clipper: Clipper
@@ -109,7 +109,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         self._clipper.step = step
 
     def detach(self) -> None:
-        """Stop clipping: the optimizer makes its steps as before."""
+        """Stop clipping. The optimizer then makes steps without a clip."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -135,10 +135,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before the step, or replace the closure by a closure that clips.
+        """Clip before the step.
 
-        If the `step` of a subclass calls the `step` of its base class, both call the hooks, but only the outer call
-        clips. The stack frame identifies the outer call, because a flag would stay set after an error.
+        If the step has a closure, replace the closure by a closure that clips. If the `step` of a subclass calls the
+        `step` of the base class, PyTorch calls this hook twice, but gradients are clipped only once. The stack frame
+        identifies the outer call, because a flag would stay set after an error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -160,7 +161,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """Clip the gradients of the optimizer. A closure can clip several times in one step."""
+        """Clip the gradients of the optimizer.
+
+        If a closure runs several times in one step, this method clips each time.
+        """
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
         if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
@@ -173,8 +177,9 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Store the names of the parameters, for patterns. Called at the first step, and again after
-        `add_param_group`.
+        """Store the names of the parameters for patterns.
+
+        This method is called at the first step, and again after `add_param_group`.
         """
         parameters = parameters_of(optimizer)
         name_of = make_namer(_names_of(optimizer) if self._names is None else self._names)
@@ -213,7 +218,10 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
 
 def _is_after_a_step(state: Any) -> bool:
-    """Return whether an optimizer's state is from a step. Adagrad has a state before its first step."""
+    """Return whether the state of an optimizer shows that a step was made.
+
+    Adagrad has a state before the first step.
+    """
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
@@ -238,9 +246,9 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _only_creates_state(frame: FrameType | None) -> bool:
-    """Return whether `torch.distributed.checkpoint` makes this step, which is not a step of the training.
+    """Return whether `torch.distributed.checkpoint` makes this step, to create the state of an optimizer.
 
-    PyTorch creates an optimizer's missing state by a step with gradients of 0 and a learning rate of 0.
+    If the state of an optimizer is missing, PyTorch creates the state by a step with gradients of 0.
     """
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)

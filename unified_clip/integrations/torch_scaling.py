@@ -26,16 +26,15 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    Reading the scaler's decision waits for the GPU, as `GradScaler.step` does without a fused optimizer. With a fused
-    optimizer on a GPU, the result is False without a wait, unless nonfinite is "raise" or "skip".
+    This function waits for the GPU if the scaler waits too, or if nonfinite is "raise" or "skip". Otherwise, flags
+    on a GPU are ignored.
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. A flag that would need an additional wait for the GPU counts as not
-    set.
+    """Return whether the scaler skips the step. To avoid an additional wait, flags on a GPU can be ignored.
 
     flags: The result of `unscale`.
     waits: Whether the scaler waits for the GPU anyway.
@@ -46,10 +45,9 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 
 @contextmanager
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Unscale gradients in place before the `with` block, so that a fused optimizer does not unscale them after the
-    clip.
+    """Unscale gradients in place before the `with` block, because a fused optimizer would unscale after the clip.
 
-    If the block raises an error, the gradients are restored, up to rounding.
+    If the block raises an error, multiply the gradients by the scale again.
     """
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:

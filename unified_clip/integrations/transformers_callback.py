@@ -32,29 +32,31 @@ OTHER_CONFIG = (
 class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type: ignore[misc]  # mypy skips transformers
     """Clip before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
 
-    Patterns match the model's names. A schedule uses the trainer's `global_step`, which a checkpoint restores. The
-    trainer's logs get `grad_norm_clipped`, `clip_coef` and `clip_rate`. The `grad_norm` in these logs is the trainer's
-    own norm, over all parameters, before clipping.
+    Patterns match the parameter names of the model. A schedule uses the trainer's `global_step`, which a checkpoint
+    restores. The callback adds `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs. The trainer itself logs
+    `grad_norm`, which is the norm of all gradients before clipping.
 
     Args:
         config: The configuration, or a dict of its settings.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
-            for this process alone. 'auto' reads the group from DTensors, such as those of FSDP2.
-        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
-            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
-            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
-        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
-            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
+            for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
+        ownership: Which rank includes a gradient element in the norm. Pass this if placements do not show it.
+            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
+            function gets a parameter, and returns whether this rank includes the gradient of the parameter. A dict maps
+            patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together have more or fewer elements,
+            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
+            other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Raises:
         ConfigError: A setting in a dict is not valid.
-        ValueError: When training begins: the trainer, another `ClipCallback` or an attached configuration clips too.
-            Or a checkpoint has the state of other adaptive rules.
-        RuntimeError: When training begins: the engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). At
-            the first step: FSDP1 shards the gradients, and no ownership is declared.
-        NonFiniteNormError: At a step: the norm is not finite, and nonfinite is "raise".
+        ValueError: When training begins, the trainer, another `ClipCallback` or an attached configuration clips too. Or
+            a checkpoint contains the state of other adaptive rules.
+        RuntimeError: When training begins, the engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or
+            at the first step, FSDP1 shards the gradients, and no ownership is declared.
+        NonFiniteNormError: The norm of a step is not finite, and nonfinite is "raise".
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
 
@@ -85,7 +87,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._has_clipped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy or a pickle, without the outcomes of past steps."""
+        """Return the attributes for a copy or a pickle, without the outcomes of past steps."""
         return {key: value for key, value in vars(self).items() if key not in ("_clipper", "_has_clipped")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -103,10 +105,11 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     @property
     def clip_state(self) -> dict[str, Any]:
-        """The state of the clip, which the trainer sets when it restores callbacks from a checkpoint.
+        """The state of the clip.
 
-        The trainer replaces the user's callback by a new callback. The new callback shares the attributes of the user's
-        callback, because the user still reads `last` there, and because a checkpoint has no process group.
+        The trainer sets this attribute when it restores callbacks from a checkpoint. The trainer then replaces the
+        user's callback by a new callback. Both callbacks share their attributes, because the user reads `last` from the
+        old callback, and because the process group is not in the checkpoint.
         """
         return self.state_dict()
 
@@ -165,7 +168,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         logs: dict[str, Any],
         **kwargs: Any,
     ) -> None:
-        """Add `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs, and to their copy in the history."""
+        """Add `grad_norm_clipped`, `clip_coef` and `clip_rate` to the logs, and to the trainer's `log_history`."""
         if "loss" not in logs or not self._has_clipped:
             return
         logs.update(monitor.metrics(self) | logs)
