@@ -52,7 +52,7 @@ FRAMEWORKS = {
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, but switch gradients on or off."""
+"""Names that match GRADIENT_NAME, but belong to functions that switch gradients on or off."""
 
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 """Names of functions and methods that clamp any tensor, not only gradients."""
@@ -61,10 +61,10 @@ HOOK = "register_hook"
 """The method of tensors that registers a gradient hook."""
 
 ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
-"""Methods of training engines, such as `Accelerator.clip_grad_norm_`, that clip the engine's own parameters."""
+"""Methods of training engines that clip, such as `Accelerator.clip_grad_norm_`."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages with training engines that clip, and packages that are used with such engines."""
+"""Packages that contain training engines with a clip, or that are used together with training engines."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
@@ -97,23 +97,23 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter for the gradients, or for the model's parameters, to clip."""
+        """The name of the parameter that gets the gradients, or the parameters of the model."""
         return self.tensor or self.parameters[0]
 
     @property
     def new_names(self) -> list[str]:
-        """The name that each parameter of this function has in the replacement, in order."""
+        """The new name of each parameter, in the order of this function's parameters."""
         return [self.renamed.get(name, name) for name in self.parameters]
 
     @property
     def same_positions(self) -> int:
-        """The number of leading parameters with the same position in the replacement."""
+        """The number of parameters, counted from the first, that have the same position in the replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
     @property
     def takes_other_arguments(self) -> bool:
-        """Whether the replacement has other names for the parameters, another order, or fewer parameters."""
+        """Whether the parameters of the replacement have other names or another order, or are fewer."""
         return bool(self.renamed) or self.same_positions < len(self.parameters)
 
 
@@ -124,12 +124,12 @@ def positional_parameters(replacement: str) -> tuple[str, ...]:
 
 
 NO_FUNCTION = ClipFunction("", "", "")
-"""A placeholder for clips without a function in the catalog, such as `Adam(clipnorm=1.0)`."""
+"""A placeholder for clips whose function is not in the catalog, such as `Adam(clipnorm=1.0)`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """A training engine or optimizer that accepts only clips of Paddle's own classes."""
+    """A training engine or optimizer that accepts only clips that are instances of Paddle's classes."""
 
     names: Sequence[str]
     why_not: str
@@ -139,7 +139,7 @@ class ClassCheck:
     harmless: Sequence[str] = ()
 
     def has(self, full_name: str) -> bool:
-        """Return whether a full name is in `names`, or begins with one of `names` and a dot."""
+        """Return whether a full name is in `names`, or is an attribute of an object in `names`."""
         return any(full_name == name or full_name.startswith(f"{name}.") for name in self.names)
 
 
@@ -172,7 +172,7 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the names under a key of the table `names` in `catalog.toml`, such as "gradient_sources"."""
+    """Return a list of names from the table `names` in `catalog.toml`, such as the list "gradient_sources"."""
     return tuple(_tables()["names"][kind])
 
 
@@ -184,14 +184,14 @@ def clip_functions() -> dict[str, ClipFunction]:
 
 @functools.cache
 def class_checks() -> tuple[ClassCheck, ...]:
-    """Return the training engines that test for Paddle's own clip classes."""
+    """Return the training engines that accept only instances of Paddle's clip classes."""
     return tuple(ClassCheck(**table) for table in _tables()["class_check"])
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
     """Return the function or class with a full name, or None if the catalog does not have it.
 
-    Names in old or internal modules count, too: `tensorflow.compat.v1.clip_by_norm` is `tf.clip_by_norm`.
+    Names from old or internal modules are accepted, too: `tensorflow.compat.v1.clip_by_norm` is `tf.clip_by_norm`.
     """
     for pattern, short in MODULE_ALIASES:
         if match := pattern.match(full_name):
@@ -211,7 +211,7 @@ def setting_of(full_name: str) -> Setting | None:
 
 
 def setting_of_base(full_name: str) -> Setting | None:
-    """Return the clipping argument that the training loop of a class uses, or None."""
+    """Return the argument that makes the training loop of a class clip, or None."""
     package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
     known = (setting for setting in settings() if setting.bases and package in setting.packages)
     return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)
@@ -230,9 +230,10 @@ def clip_packages() -> frozenset[str]:
 
 @functools.cache
 def _clues() -> frozenset[str]:
-    """Return the names of functions, methods and arguments that show that a file might contain a clip.
+    """Return names of functions, methods and arguments.
 
-    CLAMP_NAMES are left out, because most code calls these functions on tensors that are not gradients.
+    A file with one of these names might contain a clip. CLAMP_NAMES are left out, because most code uses these
+    functions for tensors that are not gradients.
     """
     keywords = [setting.keyword for setting in settings()]
     return frozenset({*last_names(), *KERAS_RULES, *ENGINE_METHODS, *keywords, "need_clip"} - CLAMP_NAMES)
@@ -240,7 +241,10 @@ def _clues() -> frozenset[str]:
 
 @functools.cache
 def clip_pattern() -> re.Pattern[bytes]:
-    """Return a regular expression that matches every file with a clip, and some files without a clip."""
+    """Return a regular expression that matches every file with a clip.
+
+    The regular expression also matches some files without a clip.
+    """
     names = _clues() | {name for _, name in _owners()}
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
@@ -250,7 +254,7 @@ def clip_pattern() -> re.Pattern[bytes]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """Return (package, last part of the name) of every class or function that has a trainer's clipping argument."""
+    """Return (package, last part of the name) of every class or function with an argument that makes a trainer clip."""
     names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 

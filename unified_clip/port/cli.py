@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
 MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: verify_cli.OPTIONS}
-"""The options that only one mode has, by mode. `--verify` is a deprecated alias of `unified-clip verify`."""
+"""For each mode, the options that no other mode has. `--verify` is a deprecated alias of `unified-clip verify`."""
 
 
 def add_parser(commands: Any) -> None:
@@ -97,7 +97,7 @@ def _target(options: argparse.Namespace) -> Target:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Run the deprecated `port --verify` as `unified-clip verify`, and print the command to type instead."""
+    """Run `unified-clip verify` for the deprecated `port --verify`, and print the new command."""
     options.old, options.new = options.verify
     command = ["unified-clip", "verify", options.old, options.new]
     for name in verify_cli.OPTIONS:
@@ -169,7 +169,7 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
 
 
 def _diff(ported: PortedFile) -> list[str]:
-    """Return the lines of a patch with the changes of a file, as git writes them."""
+    """Return the changes of a file as the lines of a patch, in git's format."""
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):
         name = ported.path.resolve().as_posix().lstrip("/")

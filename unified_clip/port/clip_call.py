@@ -15,7 +15,7 @@ from .source.module import Module
 from .source.syntax_tree import keyword_of
 
 CLAMP_PACKAGES = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
-"""Packages whose function `clip` clamps any tensor, not only gradients."""
+"""Packages with a function `clip` that clamps any tensor, not only gradients."""
 
 KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
@@ -23,8 +23,8 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    A keyword without a parameter is in `passed` under its own name, and also in `unknown`.
-    renamed: The parameters by their alternative names, as in `ClipFunction.renamed`.
+    If the function has no parameter for a keyword, the keyword is in `passed` and in `unknown`.
+    renamed: {alternative name of a parameter: name of the parameter}, as in `ClipFunction.renamed`.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Arguments:
     ) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """The arguments without a parameter, such as "*", "argument 3" or "name="."""
+        """The arguments for which the function has no parameter, such as "*", "argument 3" or "name="."""
 
         for position, argument in enumerate(call.args if call is not None else ()):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -51,30 +51,31 @@ class Arguments:
 
 @dataclass(frozen=True, eq=False)
 class FoundClip:
-    """A clip in source code, before a rule decides whether to rewrite it."""
+    """A clip in source code, before a rule decides whether to rewrite the clip."""
 
     node: cst.CSTNode
-    """The node to report or replace, such as a name, an argument or a base class."""
+    """The node of the syntax tree that is reported or replaced, such as a name, an argument or a base class."""
 
     name: str
     function: ClipFunction = NO_FUNCTION
     call: cst.Call | None = None
-    """The call of the function. None if the code only names the function, as in a type annotation."""
+    """The call of the function. The value is None if the code names the function without a call, as in a type
+    annotation."""
 
     why_not: str = ""
-    """The reason why the clip cannot be ported. Empty if `find` has no such reason."""
+    """The reason why the clip cannot be ported, or '' if `find` finds no reason."""
 
     tensor: cst.BaseExpression | None = None
-    """The expression of the tensor, for a method such as `p.grad.clamp_`."""
+    """For a method such as `p.grad.clamp_`, the expression of the tensor."""
 
     setting: Setting | None = None
 
     limit: cst.BaseExpression | None = None
-    """The value or the default of a trainer's argument. None if the value is set elsewhere."""
+    """The value or the default of a trainer's argument, or None if the value is set outside the file."""
 
     @property
     def kind(self) -> str:
-        """The kind of the clip function. Empty if the catalog does not contain the clip."""
+        """The kind of the clip function, or '' if the function is not in the catalog."""
         return self.function.kind
 
     @property
@@ -84,11 +85,11 @@ class FoundClip:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the clip's call. Empty if the code only names the function."""
+        """The arguments of the call. They are empty if the code names the function without a call."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression that the call passes for a parameter of unified_clip's function, or None."""
+        """Return the argument of the call for a parameter of unified_clip's function, or None."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value
@@ -96,18 +97,18 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expressions of the threshold, or of the bounds. None stands for a missing argument."""
+        """The expression of the threshold, or the expressions of both bounds, with None for a missing argument."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
 class Entry(NamedTuple):
-    """A value that code binds to a keyword, as in {"x": 1}, kwargs["x"] = 1, or settings.x = 1."""
+    """An assignment of a value to a key or attribute, as in {"x": 1}, kwargs["x"] = 1, or settings.x = 1."""
 
     node: cst.CSTNode
     keyword: str
     value: cst.BaseExpression
     owner: str = ""
-    """The code of the object whose attribute is set. Empty for a dict."""
+    """The code of the object whose attribute is set, or '' for a dict."""
 
     @property
     def name(self) -> str:
@@ -115,7 +116,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the `Entry` of a dict entry or of an assignment's target. Return None for any other node."""
+    """Return the `Entry` for an entry of a dict or the target of an assignment. Return None for any other node."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)
@@ -131,10 +132,11 @@ class Imports:
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """The names that the file gives to imported clips, such as `cgn` in `import clip_grad_norm_ as cgn`."""
+        """The new names of imported clips, such as `cgn` in `import clip_grad_norm_ as cgn`."""
 
         self.stars: list[str] = []
-        """The modules of `from module import *`. The name of a relative module begins with dots."""
+        """The names of modules in statements such as `from module import *`. The name of a relative module begins with
+        dots."""
 
         for node in module.nodes:
             if isinstance(node, cst.Import):

@@ -13,7 +13,8 @@ Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
 SET_OUTSIDE = "may be set by a file, the command line, or arguments that cannot be inferred"
-"""The reason why the value of a trainer's argument is unknown. The name of the argument comes before it."""
+"""The end of a sentence about a trainer's argument whose value is unknown. The sentence begins with the name of the
+argument."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,10 @@ class Meaning:
     """The effect of a clip, as a clip configuration with the same effect."""
 
     config: ClipConfig
-    """The configuration. Its threshold is 1 if the true threshold is only known at run time."""
+    """The configuration. If the threshold is only known at run time, the configuration has a threshold of 1."""
 
     threshold: str = ""
-    """The code of a threshold that is only known at run time, or "low, high" for bounds. Otherwise empty."""
+    """The code of a threshold that is only known at run time, the code of both bounds as in "low, high", or ''."""
 
 
 @dataclass
@@ -38,31 +39,36 @@ class ClipSite:
     """The first line of the clip's source."""
 
     verdict: Verdict | None = None
-    """"rewritten", "flagged" (to port by hand) or "left" (nothing to port). None until a rule decides."""
+    """"rewritten", "flagged" (to port by hand) or "left" (nothing to port). The verdict is None until a rule
+    decides."""
 
     meaning: Meaning | None = None
-    """The effect of the clip. None if no clip configuration has this effect."""
+    """The effect of the clip, or None if no clip configuration has this effect."""
 
     becomes: str = ""
-    """The full name of the replacement. Empty if there is no replacement."""
+    """The full name of the replacement, or '' if there is no replacement."""
 
     becomes_meaning: Meaning | None = None
 
     reason: str = ""
 
     suggestion: list[str] = field(default_factory=list)
-    """Lines that the user should write."""
+    """Lines of code that the user should write."""
 
     checks: list[str] = field(default_factory=list)
     """Sentences about checks that the user should make after the rewrite."""
 
     rule: str = ""
-    """The name of the rule that gave the verdict, such as "argument.flag_need_clip". Empty without a rule."""
+    """The name of the rule that gave the verdict, such as "argument.flag_need_clip". The name is '' if no rule gave a
+    verdict."""
 
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The content of a file before and after the port, and its clips. A file without clips can have empty contents."""
+    """The content of a file before and after the port, and its clips.
+
+    For a file without clips, both contents can be empty.
+    """
 
     path: Path
     before: bytes

@@ -27,7 +27,7 @@ class FileRewrite:
         self.rule = ""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with a verdict, in the order of the file. None stands for clips without a verdict."""
+        """Return the clips with this verdict, in the order of the file. Use None to get the clips without a verdict."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
@@ -41,7 +41,7 @@ class FileRewrite:
         """Give a clip the verdict "rewritten".
 
         becomes: The full name of the replacement.
-        family: The family of the replacement, such as "pytorch". By default, the family of the clip.
+        family: The family of the replacement, such as "pytorch". The default is the family of the clip.
         """
         site = self._decide(clip, "rewritten")
         site.becomes, site.becomes_meaning = becomes, of_family(site.meaning, family)
@@ -59,7 +59,7 @@ class FileRewrite:
     def rename_arguments(self, clip: FoundClip) -> None:
         """Pass the arguments of a clip's call under the names of the replacement's parameters.
 
-        A positional argument becomes a keyword argument if its parameter has another position in the replacement.
+        If a parameter has another position in the replacement, a positional argument becomes a keyword argument.
         """
         if clip.call is None:
             return

@@ -19,7 +19,7 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 
 
 def find(module: Module) -> list[FoundClip]:
-    """Return all clips of a file, in order. A clip that cannot be ported has a reason in `why_not`."""
+    """Return all clips of a file, in order. If a clip cannot be ported, the field `why_not` contains the reason."""
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
@@ -31,7 +31,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the clip functions that the file replaces by other functions, for example by mock.patch."""
+    """Yield the clip functions that the file replaces, for example by mock.patch."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -45,7 +45,7 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield the clips at one node of the syntax tree, without the clips at inner nodes."""
+    """Yield the clips at one node of the syntax tree. Clips at inner nodes are not included."""
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):
@@ -63,7 +63,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield a clip for code such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}.
 
-    An attribute such as clipnorm counts only if the code of its object contains "opt".
+    An assignment to an attribute such as clipnorm is a clip only if the name of the object contains "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
@@ -108,7 +108,10 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a call that passes `ClipFunction.needs`. The function clips only with this argument."""
+    """Yield a clip for a call with the argument `ClipFunction.needs`.
+
+    Without this argument, the function does not clip.
+    """
     call = module.enclosing(node, cst.Call)
     if call is None:
         return
@@ -125,7 +128,7 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether a node reads the value of a variable, function or class."""
+    """Return whether a node reads a variable, function or class."""
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
         return parent.attr is not node
@@ -137,7 +140,10 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return the reason why a use of a clip cannot be ported, or ''. An example is a subclass of a clip class."""
+    """Return the reason why a clip cannot be ported, for example because code defines a subclass of a clip class.
+
+    Return '' if there is no reason.
+    """
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
@@ -169,7 +175,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of an engine such as Accelerator."""
+    """Yield a clip for a method of a tensor or of an engine such as Accelerator, as in p.grad.clamp_(-1, 1)."""
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in catalog.ENGINE_METHODS and imports.packages & catalog.ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):

@@ -15,16 +15,16 @@ from .rewrite import port
 
 MARK = "# unified-clip: "
 MORE = "#   "
-"""The beginning of the second and later lines of a mark."""
+"""The first characters of each line of a mark, except the first line."""
 
 WIDTH = 100
 OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*", re.MULTILINE)
 
 
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
-    """Return a file with a comment (mark) above each flagged clip, and without the marks of an earlier run.
+    """Add a comment (mark) above each flagged clip, remove the marks of an earlier run, and return the file.
 
-    rewritten: Whether the returned file also has the rewritten clips.
+    rewritten: Whether the returned file also contains the rewritten clips.
     """
     before = file.before or file.path.read_bytes()  # a file without clips comes without its content
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
@@ -39,9 +39,9 @@ def count(files: Sequence[PortedFile]) -> int:
 
 
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
-    """Return source with each comment above the innermost statement of its line.
+    """Insert each comment above the innermost statement of a line, and return the source.
 
-    If the comment would be inside a string, it goes above an outer statement.
+    If the comment would be inside a string, insert the comment above an outer statement.
     marks: The comments, by line number.
     """
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
@@ -64,7 +64,10 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether source has the syntax tree `tree`. A comment inside a string would change the tree."""
+    """Return whether the syntax tree of the source is equal to `tree`.
+
+    A comment inside a string would change the tree.
+    """
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

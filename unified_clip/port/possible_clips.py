@@ -34,23 +34,23 @@ OF_ENGINE = (
     "method is your own, port its code by hand."
 )
 MAX_ALIASES = 4
-"""The longest chain of variables to follow, such as a = engine.clip_grad_norm_; b = a; b(parameters)."""
+"""The largest number of assignments to follow, as in a = engine.clip_grad_norm_; b = a; b(parameters)."""
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
-"""Matches names of layers and activations, and of functions that create them."""
+"""Matches the names of layers, of activations, and of functions that create layers or activations."""
 
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names of objects such as losses and optimizers, which getattr might look up instead of clips."""
+"""Matches names of other objects that getattr might look up, such as losses and optimizers."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that might be a clip of an unknown module, or of a package that is not supported.
+    """Yield a clip for a name that might come from an unknown module or an unsupported package.
 
-    names: The full names that the name can have, as `Module.full_names` returns them.
+    names: The possible full names, from `Module.full_names`.
     """
     call = next(iter(calls_of(module, node)), None)
     if names == {""}:
@@ -91,10 +91,10 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 
 
 def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
-    """Yield a clip for a method with the name of a clip function, called on an object of unknown type.
+    """Yield a clip if a method of an unknown object has the name of a clip function.
 
     An example is import_module("paddle.nn").ClipGradByNorm(1.0).
-    call: The call of the method, perhaps by another name.
+    call: The call of the method, possibly by the name of another variable.
     """
     if call is None or not isinstance(node, cst.Attribute):
         return
@@ -112,7 +112,7 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
 
 
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for getattr(paddle.nn, name) if `name` might be the name of a clip function or class."""
+    """Yield a clip for getattr(paddle.nn, name) if `name` might belong to a clip function or class."""
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
     owner = module.full_name(call.args[0].value)
@@ -129,8 +129,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether a call of getattr might return one of these clips.
 
-    A gradient among the arguments, or a keyword with "clip", is enough. Otherwise, all calls of the result must have
-    arguments that a clip accepts. A name such as "layer" or "loss" near the call of getattr rules a clip out.
+    If the code passes a gradient, or a keyword with "clip", to the result, return True. If a name such as "layer" or
+    "loss" is near the call of getattr, return False. Otherwise, return whether all calls of the result have arguments
+    that a clip accepts.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -148,9 +149,9 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return the calls of the function at a node, including calls by a variable that contains the function.
+    """Return the calls of the function at a node, including calls by the name of a variable.
 
-    depth: The number of variables that were followed to `node`.
+    depth: The number of assignments from the function to `node`.
     """
     call = module.call_of(node)
     calls = [] if call is None else [call]
@@ -166,7 +167,7 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether a name shows that getattr returns no clip, such as "act" in getattr(paddle.nn, cfg["act"])."""
+    """Return whether a name such as "act" in getattr(paddle.nn, cfg["act"]) rules out a clip."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)
@@ -176,7 +177,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a regular expression that matches every string to which an expression can evaluate."""
+    """Return a regular expression that matches all possible values of an expression for a string."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))
@@ -189,7 +190,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def words_around(module: Module, node: cst.CSTNode) -> str:
-    """Return the names around a call of getattr or around the name of a function, in one text."""
+    """Return a text with the names that occur near a call of getattr, or near the name of a function."""
     words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
     for outer in module.ancestors(node):
         match outer:

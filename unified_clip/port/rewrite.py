@@ -19,17 +19,17 @@ from .to_config import UnsureError, meaning
 
 
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
-    """Port the clips of one file. Return the file's new content, and the result for each clip.
+    """Port the clips of one file.
 
-    Calls of functions such as torch.clamp have a result only if they might clamp gradients.
-
-    UnreadableError: the content is not valid Python, or is nested too deep.
+    Return the new content of the file, and a result for each clip. A call of a function such as torch.clamp has a
+    result only if the call might clamp a gradient. Raise UnreadableError if the content is not valid Python, or is
+    nested too deep.
 
     Args:
-        path: The path of the file. The file is not read.
+        path: The path of the file, which is not read.
         content: The bytes of the file.
         target: "torch", or "drop-in" to keep the framework.
-        native: Write PyTorch's own functions instead of unified_clip's functions. Only for "torch".
+        native: Write PyTorch's own functions instead of unified_clip's functions. This requires the target "torch".
     """
     if not clip_pattern().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
@@ -47,7 +47,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip without a verdict. Flag the clips that cannot be rewritten with certainty."""
+    """Set the meaning of each clip without a verdict. If the effect of a clip is uncertain, flag the clip."""
     file.rule = taken = ""
     if is_name_taken(file.module):
         taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."
@@ -62,7 +62,7 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Add suggested lines to the result for a flagged clip, and drop the checks that do not apply."""
+    """Add suggested code to the result for a flagged clip, and remove checks that do not apply."""
     site = file.sites[clip]
     if site.verdict == "flagged":
         site.suggestion = suggested_code.lines(file.module, clip, file.target)

@@ -1,4 +1,4 @@
-"""Port many files in parallel. Write either all changed files, or none."""
+"""Port many files in parallel. If one file cannot be written, no file is changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from .source.parse_guard import TOO_DEEP, UnreadableError
 
 FORCE = "Or add --force to this command."
 FEW_FILES = 20
-"""The largest number of files that are ported in this process. Starting other processes would take longer."""
+"""Up to this number of files, all files are ported in this process, because starting other processes would take
+longer."""
 
 Advance = Callable[[int], None]
 Read = Callable[[Path], bytes]
@@ -34,7 +35,7 @@ Work = Callable[[Path], Result]
 
 
 class PortError(CodedError, code="UC401"):
-    """Files cannot be ported or written. The message has the reason and the remedy."""
+    """Files cannot be ported or written. The message contains the reason and the remedy."""
 
 
 def sources(path: Path) -> list[Path]:
@@ -61,11 +62,13 @@ def port_all(
     advance: Advance = lambda count: None,
     read: Read = Path.read_bytes,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
+    """Port files, and return (ported files, unreadable files).
 
-    advance: A function that is called with the number of finished files since its last call.
-    read: A function that returns the Python source of a file. Other processes import it from the top level of its
-        module.
+    Both lists have the order of `paths`. No file is written.
+
+    advance: A function that is called with the number of files that were finished since the last call.
+    read: A function that returns the Python source of a file. The function must be defined at the top level of a
+        module, because other processes import the function.
     """
     results = {path: _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
@@ -81,7 +84,7 @@ def port_all(
 
 
 def _without_clip(path: Path, read: Read) -> Result | None:
-    """Return the result for a file that cannot contain a clip, or None for any other file."""
+    """Return a result if the file cannot contain a clip. Otherwise, return None."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(read(path)) else PortedFile(path, b"", b"")
     return None
@@ -114,7 +117,7 @@ def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]
 
 @contextmanager
 def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes. If an error ends the `with` block, end the processes at once."""
+    """Yield a pool of processes. If the `with` block raises an error, the processes are ended at once."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -130,9 +133,10 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C (SIGINT) in this process until the `with` block ends.
+    """Delay Ctrl-C (SIGINT) in this process until the end of the `with` block.
 
-    Processes that start in the block ignore Ctrl-C, so this process has to end them. Windows cannot delay signals.
+    Processes that start in the block ignore Ctrl-C, so this process has to end the new processes. On Windows, signals
+    are not delayed.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -145,7 +149,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _submit(pool: ProcessPoolExecutor, work: Work, path: Path) -> Future[Result] | None:
-    """Submit a file to a pool of processes. Return None if a process of the pool has crashed."""
+    """Give a file to a pool of processes. Return None if a process of the pool has crashed."""
     try:
         with _without_interrupts():
             return pool.submit(work, path)
@@ -173,7 +177,7 @@ def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
 
 
 def check_clean(changed: Sequence[Path]) -> None:
-    """Raise a PortError unless git can restore these files."""
+    """Raise a PortError if git cannot restore these files."""
     git = shutil.which("git")
     if git is None:
         raise PortError(f"git is not installed, so you could not undo the changes. Install git. {FORCE}", "UC402")
@@ -237,7 +241,7 @@ def _commit(folder: Path, add: str) -> str:
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
-    """Write all changed files, and return their paths. After an error or Ctrl-C, all files have their old content."""
+    """Write all changed files, and return the paths. After an error or Ctrl-C, all files have the old content."""
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
     current = Path()
     copies: dict[Path, Path] = {}
@@ -277,7 +281,10 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Write content to a temporary file beside `path`, with the mode of `path` and, if possible, its owner."""
+    """Write content to a temporary file in the same directory.
+
+    The file gets the mode of `path` and, if possible, the same owner.
+    """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:

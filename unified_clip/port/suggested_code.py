@@ -30,7 +30,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return the lines of code to write in place of a flagged clip, or [] if no lines have the same effect."""
+    """Return lines of code that can replace a flagged clip, or [] if no code has the same effect."""
     try:
         meaning(module, clip)
     except UnsureError:
@@ -65,7 +65,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
-    """Return the lines to write in place of a trainer's clip, or [] if `catalog.toml` has no lines for the trainer."""
+    """Return lines of code that can replace a trainer's clip, or [] if `catalog.toml` has no lines for the trainer."""
     if trainer_arguments.is_uncertain(setting, clip.limit):
         return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
@@ -79,7 +79,7 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines to write in place of a Keras clip in a dict or an attribute, such as {"clipnorm": 1.0}."""
+    """Return lines of code that can replace a Keras clip in a dict or an attribute, such as {"clipnorm": 1.0}."""
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
@@ -110,7 +110,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch.
 
-    If Paddle might clip each parameter group by its own norm, comments show a loop over the groups.
+    If Paddle might clip each parameter group by its own norm, the lines contain comments with a loop over the groups.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:
@@ -147,7 +147,7 @@ def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
 
 
 def _variable(module: Module, call: cst.Call | None) -> str:
-    """Return the variable to which an optimizer is assigned, or "optimizer" if there is no such variable."""
+    """Return the name of the optimizer's variable, or "optimizer" if there is no variable."""
     match module.parents.get(call) if call is not None else None:
         case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
             return module.code(target)
@@ -155,7 +155,10 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the factor in a line such as clip_norm *= loss_scale, which scales a threshold, or ''."""
+    """Return the factor of a threshold, such as loss_scale if the file contains clip_norm *= loss_scale.
+
+    Otherwise, return ''.
+    """
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -166,9 +169,9 @@ def scale(module: Module, clip: FoundClip) -> str:
 
 
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
-    """Return the lines of a PyTorch training step that clips.
+    """Return the lines of a PyTorch training step with a clip.
 
-    limits: The code of the arguments of unified_clip's function.
+    limits: The code of the arguments for unified_clip's function.
     """
     rule, family, _ = rule_of(module, clip)
     if clip.kind != "class" and family == "tensorflow" and rule == "global_norm":
@@ -199,10 +202,10 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return (comment about the position, clipped parameters in words) for a clip of optax.
+    """Return (comment about the position, description of the clipped parameters) for a clip of optax.
 
-    The comment is '' if only clips come before this clip in optax.chain. The words are '' if all parameters are
-    clipped.
+    If only clips come before this clip in optax.chain, the comment is ''. If all parameters are clipped, the
+    description is ''.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""
@@ -234,7 +237,7 @@ def _is_optax_clip(module: Module, node: cst.BaseExpression) -> bool:
 
 
 def _selected(module: Module, clip: FoundClip) -> str:
-    """Return the code of the argument param_list of set_gradient_clip, or '' if all parameters are clipped."""
+    """Return the code of set_gradient_clip's argument param_list, or '' if all parameters are clipped."""
     call = _setting_call(module, clip)
     function = clip_function(module.full_name(call.func)) if call is not None else None
     value = Arguments(call, function.parameters).value("param_list") if function is not None else None

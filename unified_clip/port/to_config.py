@@ -1,4 +1,4 @@
-"""Express a clip in source as a clip configuration."""
+"""Convert a clip in source code to a clip configuration."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ OLD_ARGUMENTS = {"lr", "decay"}
 """Arguments of optimizers that Keras 3 rejects."""
 
 UNBOUNDED = ('float("inf")', '-float("inf")')
-"""The code of an upper and a lower bound that clip nothing."""
+"""The code of an infinite upper bound and an infinite lower bound."""
 
 
 class UnsureError(Exception):
-    """A clip cannot be rewritten with certainty. The message becomes the `reason` of the clip."""
+    """The effect of a clip is uncertain, so the clip cannot be rewritten.
+
+    The message is stored as the `reason` of the clip.
+    """
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect.
+    """Return (rule, family, limits) of a clip.
 
-    The limits are the expressions of the threshold, or of the upper and the lower bound. None stands for a missing
-    argument.
+    If no clip configuration has the same effect, the rule is ''. The limits are the expression of the threshold, or the
+    expressions of the upper and the lower bound, with None for a missing argument.
     """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
@@ -42,9 +45,9 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
-    """Return the expressions of the threshold, or of the upper and the lower bound. None stands for a missing argument.
+    """Return the expression of the threshold, or the expressions of the upper and the lower bound.
 
-    For a function that clamps any tensor, a missing bound is infinite.
+    None stands for a missing argument. If the function clamps any tensor, a missing bound is infinite.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -53,16 +56,16 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip is clipnorm= of a standalone Keras that might be older than version 3.
+    """Return whether a clip is the argument clipnorm= of a standalone Keras before version 3.
 
-    Up to 2.3.1, clipnorm= clips by the global norm. From 2.4 on, it clips each tensor by its own norm.
+    Up to Keras 2.3.1, clipnorm= clips by the global norm. Since Keras 2.4, clipnorm= clips each tensor by its own norm.
     """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a Keras optimizer is 0 or less. Most versions of Keras then clip nothing."""
+    """Return whether the threshold of a Keras optimizer is 0 or less, so that most versions of Keras do not clip."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 
@@ -76,7 +79,10 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) of a Keras optimizer's clipping argument. Unknown rules and families are ''."""
+    """Return (rule, family) of an argument that makes a Keras optimizer clip.
+
+    A rule or family that is unknown is ''.
+    """
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):
@@ -89,7 +95,7 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     """Return the `Meaning` of a clip, or None if no clip configuration has the same effect.
 
-    UnsureError: unified_clip rejects the threshold or another argument.
+    Raise UnsureError if unified_clip rejects the threshold or another argument.
     """
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.passed_as("axes") is not None:
@@ -126,14 +132,17 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def _argument(module: Module, node: cst.CSTNode) -> str:
-    """Return the code of an expression, with its keyword if it is a keyword argument, as in max_norm=1.0."""
+    """Return the code of an argument, with the keyword if there is a keyword, as in max_norm=1.0."""
     parent = module.parents.get(node)
     keyword = keyword_of(parent) if isinstance(parent, cst.Arg) else ""
     return f"{keyword}={module.code(node)}" if keyword else module.code(node)
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return a `Meaning` with another family, such as "pytorch". A rule without families stays unchanged."""
+    """Return a `Meaning` with another family, such as "pytorch".
+
+    If the rule has no families, the `Meaning` is unchanged.
+    """
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

@@ -14,9 +14,10 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for each clipping argument that a call passes to a trainer.
+    """Yield a clip for each argument of a call that makes a trainer clip.
 
-    Without the argument, yield a clip if the trainer clips by default, or if the value can come from outside the file.
+    If the argument is missing, yield a clip if the trainer clips by default, or if the value can come from outside the
+    file.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -45,13 +46,16 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 
 def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
-    """Return a clip for a trainer's clipping argument whose value comes from outside the file."""
+    """Return a clip for a trainer's argument whose value comes from outside the file."""
     why_not = f"{setting.keyword}= {SET_OUTSIDE}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
 
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
-    """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer), or None."""
+    """If a factory creates the trainer, as in hydra.utils.instantiate(cfg.trainer), return the setting.
+
+    Otherwise, return None.
+    """
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
     known = (setting for setting in settings() if name in setting.factories)
@@ -59,7 +63,10 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for HfArgumentParser((ModelArguments, TrainingArguments)), which sets the threshold at run time."""
+    """Yield a clip for code such as HfArgumentParser((ModelArguments, TrainingArguments)).
+
+    The parser sets the threshold at run time.
+    """
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -71,9 +78,9 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for each base class with a trainer's clipping argument, such as `TrainingArguments` or `PPO`.
+    """Yield a clip for each base class with an argument that clips, such as `TrainingArguments` or `PPO`.
 
-    The threshold is unknown, because a parser often sets it at run time.
+    The threshold is unknown, because a parser often sets the threshold at run time.
     """
     for base in node.bases:
         name = module.full_name(base.value)
@@ -94,7 +101,7 @@ def _why_not(setting: Setting, limit: cst.BaseExpression) -> str:
 
 
 def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
-    """Return whether a threshold is None, and the effect of None depends on the trainer's version."""
+    """Return whether a threshold is None, and different versions of the trainer interpret None differently."""
     return bool(setting.none) and is_name(limit, "None")
 
 
@@ -113,7 +120,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
-    """Return the values of the argument that chooses a trainer's rule, as code."""
+    """Return the code of all values of the argument that chooses the rule of a trainer."""
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
     else:
@@ -131,7 +138,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword, if the file might use a trainer that has the setting."""
+    """Return the setting with this keyword, if the file might use a trainer with this setting."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]
@@ -142,6 +149,6 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call runs a function of the file. `find` finds the clips inside this function."""
+    """Return whether a call runs a function of the same file. `find` finds the clips inside this function."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

@@ -21,7 +21,7 @@ from .model import Report
 
 
 class ReportError(CodedError, code="UC404"):
-    """A report cannot be written or read. The message has the reason and the remedy."""
+    """A report cannot be written or read. The message contains the reason and the remedy."""
 
 
 def build_report(
@@ -67,7 +67,7 @@ def build_report(
 
 
 def writer(path: Path) -> Callable[[Report], str]:
-    """Return the function that formats a report for a file, chosen by the file's suffix.
+    """Return the function that formats a report for a file. The suffix of the file defines the format.
 
     ReportError: the suffix is unknown, or the file cannot be written.
     """
@@ -100,7 +100,10 @@ def write(path: Path, report: Report) -> None:
 
 
 def _new_file(path: Path) -> Path:
-    """Return the path of a temporary file in the directory of `path`. The short name is safe if `path` is very long."""
+    """Return the path of a temporary file in the directory of `path`.
+
+    The name is short, because a long name might exceed a limit of the file system.
+    """
     return path.resolve().with_name(f".unified-clip.{os.getpid()}")
 
 
@@ -134,7 +137,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The meanings, comparisons and known differences of a report. Clips refer to an entry by its number."""
+    """The meanings, comparisons and known differences of a report. Clips refer to entries by number."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
@@ -160,7 +163,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning, which is added to the table if it is new."""
+        """Return the number of a meaning. A new meaning is added to the table."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -176,7 +179,7 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Compare a clip with its replacement. Return (number of the comparison, difference in words)."""
+        """Compare a clip with the replacement, and return (number of the comparison, text about the difference)."""
         key = (self._meaning(before), self._meaning(after))
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
@@ -208,9 +211,9 @@ def _headline(counts: model.Counts) -> str:
 
 
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
-    """Return the next steps in a sentence.
+    """Return a sentence about what to do next.
 
-    option: An option of the command that writes this port, or ''.
+    option: The option that the command needs to write this port, or ''.
     """
     todo = []
     if counts.unread:
@@ -228,7 +231,7 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], opti
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    """Return the frameworks whose other code the user has to port to PyTorch, too."""
+    """Return the frameworks whose remaining code the user has to port to PyTorch."""
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})

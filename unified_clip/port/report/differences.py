@@ -1,6 +1,7 @@
 """Read the known differences of the frameworks' own functions, which the parity suite measured.
 
-The suite's list is not installed. `python tools/port_differences.py` writes `differences.json` from the list.
+The parity suite's list is not part of the installed package. So `python tools/port_differences.py` copies the list to
+`differences.json`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .. import catalog
 from .model import KnownDifferenceSummary
 
 FRAMEWORKS = {"tf": "tensorflow", "optax": "jax"}
-"""The framework of each package whose name differs from the name of its framework."""
+"""{name of a package: name of the framework}, if the two names differ."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -27,11 +28,12 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern, measured function) tuples. Functions with matching names have the same result as the measured function."""
+"""(pattern, measured function) tuples. If the name of a function matches the pattern, the function returns the same
+result as the measured function."""
 
 
 def measured_as(name: str) -> str:
-    """Return the measured function that has the same result as the function `name`, or '' for no function."""
+    """Return the measured function that has the same result as a function, or '' if there is none."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)
@@ -47,14 +49,14 @@ def framework_of(function: str) -> str:
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function. Differences with a size come first."""
+    """Return the known differences of a measured function, beginning with the differences that have a size."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 
 def rounding() -> float:
-    """Return the largest relative difference that counts as rounding."""
+    """Return the relative difference up to which differences count as rounding."""
     return _read()[0]
 
 

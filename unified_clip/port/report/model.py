@@ -17,14 +17,14 @@ from ..clip_site import Target, Verdict
 
 
 class WorkedExample(ReportModel):
-    """The result of a clip on example gradients."""
+    """The result of a clip for example gradients."""
 
     of: str
-    """The example gradients in words."""
+    """A description of the example gradients."""
 
     outcome: Outcome
     norm: Real
-    """The total norm before the clip. Gradients that the clip excludes do not count."""
+    """The total norm before the clip, without gradients that the clip excludes."""
 
     coef: Real | None
     """The clip coefficient, or null if the step is skipped or an error is raised."""
@@ -33,34 +33,36 @@ class WorkedExample(ReportModel):
     """The total norm after the clip, or null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
-    """The first elements of the first clipped gradients, by name. null if the step is skipped or an error is raised."""
+    """The first elements of the first clipped gradients, by name. The value is null if the step is skipped or an error
+    is raised."""
 
     @property
     def result(self) -> str:
-        """The result in a few words, such as "the total norm becomes 1"."""
+        """A short description of the result, such as "the total norm becomes 1"."""
         if self.norm_clipped is None or self.outcome == "unchanged":
             return self.outcome
         return f"the total norm becomes {describe.measured(self.norm_clipped)}"
 
 
 class ClipMeaning(ReportModel):
-    """The effect of one or more clips of the report: in words, as a configuration, and on example gradients."""
+    """The effect of one or more clips: as a text, as a configuration, and as results for example gradients."""
 
     number: int
-    """The number by which clips refer to this entry, from 1."""
+    """The number of this entry, from 1. Clips contain this number."""
 
     sentences: list[str]
     threshold: str
-    """The expression of a threshold that is only known at run time. Otherwise empty. The examples use 1 for it."""
+    """The code of a threshold that is only known at run time, or an empty string. If the code is not empty, the
+    examples use a threshold of 1."""
 
     config: dict[str, Any]
-    """A clip configuration that does the same. docs/clip_config.schema.json describes its keys."""
+    """A clip configuration with the same effect. docs/clip_config.schema.json describes its keys."""
 
     worked: list[WorkedExample]
 
 
 class SettingDifference(ReportModel):
-    """A setting, such as eps, that differs between a clip and its replacement."""
+    """A setting that differs between a clip and its replacement, such as eps."""
 
     about: str
     before: str
@@ -68,7 +70,7 @@ class SettingDifference(ReportModel):
 
 
 class ComparedExample(ReportModel):
-    """The results of a clip and of its replacement on the same example gradients."""
+    """The results of a clip and of its replacement for the same example gradients."""
 
     of: str
     before: WorkedExample
@@ -80,16 +82,16 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """The differences between a clip and its replacement: in settings, and on example gradients."""
+    """The differences between a clip and its replacement in settings, and in results for example gradients."""
 
     number: int
-    """The number by which clips refer to this entry, from 1."""
+    """The number of this entry, from 1. Clips contain this number."""
 
     before: int
-    """The number of the entry in `meanings` for the clip."""
+    """The number of the clip's entry in `meanings`."""
 
     after: int
-    """The number of the entry in `meanings` for the replacement."""
+    """The number of the replacement's entry in `meanings`."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]
@@ -97,30 +99,30 @@ class MeaningComparison(ReportModel):
 
 
 class KnownDifferenceSummary(ReportModel):
-    """A known difference between a framework's own function and unified_clip, beyond rounding."""
+    """A known difference between a framework's function and unified_clip that is larger than rounding."""
 
     number: int
-    """The number by which clips refer to this entry, from 1."""
+    """The number of this entry, from 1. Clips contain this number."""
 
     framework: str
     function: str
-    """The name in the parity suite's list of known differences. * matches any text."""
+    """The name of the function in the parity suite's list of known differences. In this name, * matches any text."""
 
     kind: str
     size: Real | None
     """The relative error of the norm, or the largest error of an element divided by the largest exact element."""
 
     by: str
-    """The size in words. If there is no size, the kind of the difference."""
+    """The size of the difference as text, or the kind of the difference if the size is unknown."""
 
     when: str
     why: str
     versions: str
-    """The affected versions of the framework. Empty for all versions."""
+    """The versions of the framework that have the difference. An empty string means all versions."""
 
     @property
     def owner(self) -> str:
-        """The name of the function, or a text such as "all of torch's" if the name is "*"."""
+        """The name of the function, or a text such as "all of torch's" if the name is `*`."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
@@ -130,51 +132,54 @@ class ReportedClip(ReportModel):
     line: int
     column: int
     name: str
-    """The full name of the function, which follows from the imports of the file."""
+    """The full name of the function, according to the imports of the file."""
 
     text: str
     """The first line of the clip's source."""
 
     verdict: Verdict
     becomes: str
-    """The full name of the replacement. Empty if there is none."""
+    """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The number of the entry in `meanings` for the clip, or null if no clip configuration does the same."""
+    """The number of the clip's entry in `meanings`, or null if no clip configuration has the same effect."""
 
     becomes_meaning: int | None
-    """The number of the entry in `meanings` for the replacement. null if there is none."""
+    """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
 
     same: bool | None
-    """Whether `meaning` and `becomes_meaning` are equal, or null if one of them is missing."""
+    """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""
 
     difference: str
-    """The difference between `meaning` and `becomes_meaning` in words. Empty if one of them is missing."""
+    """A description of the difference between `meaning` and `becomes_meaning`. The text is empty if one of these fields
+    is null."""
 
     comparison: int | None
-    """The number of the entry in `comparisons`. null if both meanings are equal, or one is missing."""
+    """The number of the entry in `comparisons`, or null if both meanings are equal, or if a meaning is missing."""
 
     measured_as: str
-    """A function with the same result that the parity suite has measured. Empty if there is no such function."""
+    """The name of a function that has the same result, and that the parity suite has measured. The name is empty if
+    there is no such function."""
 
     known: list[int]
-    """The numbers of the entries in `known` about the function `measured_as`."""
+    """The entries in `known` that are about the function `measured_as`, as numbers."""
 
     becomes_known: list[int]
-    """The numbers of the entries in `known` about the replacement, if the replacement is a framework's own function."""
+    """The entries in `known` that are about the replacement, as numbers. The list is empty unless the replacement is a
+    framework's function."""
 
     reason: str
-    """The reason why the clip is flagged, or left unchanged."""
+    """The reason why the clip is flagged, or why the clip is unchanged."""
 
     suggestion: list[str]
     """The lines to write instead of a flagged clip."""
 
     checks: list[str]
-    """Checks to make after the rewrite."""
+    """Checks that the user should make after the rewrite."""
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield a function and the ranges of its known differences, such as '1-3'."""
+        """Yield the name of a function, and the numbers of its known differences as ranges such as '1-3'."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)
@@ -200,7 +205,7 @@ class UnreadFile(ReportModel):
 
 
 class Counts(ReportModel):
-    """The number of files, and of clips with each verdict."""
+    """The number of files, and the number of clips with each verdict."""
 
     files: int
     """The number of files that were read."""
@@ -220,20 +225,21 @@ class Report(ReportModel):
     """The report of `unified-clip port`."""
 
     version: Literal[1]
-    """The version of this format. It changes if a key is removed or changes its meaning, not if a key is added."""
+    """The version of this format. The version changes if a key is removed or gets another meaning. New keys do not
+    change the version."""
 
     target: Target
     native: bool
     """Whether clips are replaced by PyTorch's own functions (`--native`)."""
 
     written: bool
-    """Whether the files were changed."""
+    """Whether this run has changed the files."""
 
     headline: str
-    """The counts in a sentence."""
+    """A sentence with the counts of clips and files."""
 
     next: str
-    """The next steps in a sentence."""
+    """A sentence about what to do next."""
 
     rounding: Real
     """Relative differences below this size count as rounding, and are not listed."""
@@ -254,12 +260,12 @@ class Report(ReportModel):
         )
 
     def escaped(self) -> Self:
-        """Return the report with control characters escaped, so that it is safe to print."""
+        """Return a copy of the report in which control characters are escaped."""
         return self.model_validate(safe(self.model_dump(), code=("text", "suggestion")))
 
 
 def spans(numbers: Sequence[int]) -> list[str]:
-    """Return sorted numbers as ranges: ['1-3', '7'] for 1, 2, 3 and 7."""
+    """Convert sorted numbers to ranges. For example, 1, 2, 3 and 7 become ['1-3', '7']."""
     groups = itertools.groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0])
     runs = [[number for _, number in group] for _, group in groups]
     return [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]

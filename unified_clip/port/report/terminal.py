@@ -1,6 +1,6 @@
 """Print a report of ported code, in color on a terminal.
 
-A long text is printed once. Later, the report names the place where the text was first printed.
+A long text is printed only once. Instead of a repetition, the report names the line of the first print.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""The largest length of a text that is printed each time. A longer text is printed only once."""
+"""Texts up to this length are printed each time. A longer text is printed only once."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences in which numbers differ. Only these known differences are listed one by one."""
+"""The kinds of known differences that change numbers. Only these differences are listed one by one."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
 
 class Line(NamedTuple):
-    """A line of the report. A terminal can wrap a line that is not code."""
+    """A line of the report. Lines that are not code can be wrapped."""
 
     indent: int
     text: Text
@@ -69,7 +69,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """Yield a line for each reason why clips are left unchanged, with the line numbers of the clips."""
+    """Yield a line for each reason why clips are unchanged, with the line numbers of the clips."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":
@@ -81,7 +81,10 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text with its label and details. A repeated text has no details, and is shortened if it is long."""
+        """Yield a text with a label and details.
+
+        If a text is repeated, the details are left out, and a long text is shortened.
+        """
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

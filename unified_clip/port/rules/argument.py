@@ -1,7 +1,7 @@
 """Rules for arguments of optimizers and trainers that clip, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`.
 
-The rules flag or keep these arguments. `tensorflow_tape` rewrites clipping arguments of Keras optimizers together with
-their training steps.
+The rules flag these arguments or leave them unchanged. `tensorflow_tape` rewrites training steps, including the
+arguments of Keras optimizers that clip.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a clipping argument of a Keras optimizer if its effect depends on the version of Keras.
+    """Flag an argument of a Keras optimizer if the effect of the clip depends on the version of Keras.
 
-    A threshold of None is left unchanged.
+    If the threshold is None, the argument stays unchanged.
     """
     assert isinstance(clip.node, cst.Arg)
     if (threshold := file.module.code(clip.node.value)) == "None":

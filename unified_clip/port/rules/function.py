@@ -39,7 +39,7 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments."""
+    """Flag a function or class if unified_clip has no replacement, or if the call has unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -58,9 +58,10 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Decide whether a function that clamps any tensor clips a gradient here.
+    """Decide about a call of a function that clamps any tensor, not only gradients.
 
-    A gradient is ported, and a tensor that might be a gradient is flagged. Any other call is left unchanged.
+    If the tensor is a gradient, the call is ported. If the tensor might be a gradient, the call is flagged. Any other
+    call stays unchanged.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)
@@ -81,7 +82,7 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
-    """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, might get a gradient."""
+    """Return whether a gradient might be passed to a function later, as in `partial(torch.clamp, max=1)`."""
     module = file.module
     around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]
     calls = [*around, *(call for value in (node, *around) for call in calls_of(module, value))]

@@ -23,12 +23,13 @@ ONLY_IN_PLACE = (
 )
 
 WriteClip = Callable[[str, str], list[str]]
-"""A function that returns the lines that clip. Its arguments are the names of the clip and of the parameters."""
+"""The type of a function that returns lines of code for a clip. The arguments are the name of the clip and the name of
+the parameters."""
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function by PyTorch's own function if it clips in place. Flag a function of any other kind."""
+    """If a function clips in place, replace the function by PyTorch's own function. Otherwise, flag the function."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "This is already PyTorch's own function.")
@@ -42,12 +43,15 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """Return the full name of PyTorch's function for a rule. For the rule `norm`, each tensor needs its own call."""
+    """Return the full name of PyTorch's function for a rule.
+
+    If the rule is `norm`, the code has to call the function for each tensor.
+    """
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
-    """Return code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`."""
+    """Return code that calls PyTorch's function. If the rule is `norm`, the code contains a loop over `variables`."""
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
     name = module.unused_name(name)
@@ -55,7 +59,7 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
 
 def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.Assign, str, str]:
-    """Return (statement that clips, full name of PyTorch's function, line that replaces the statement)."""
+    """Return (statement that clips, full name of PyTorch's function, line to write in place of the statement)."""
     outermost = module.enclosing(clip.node, cst.ListComp) or clip.node
     statement, source = module.small_statement(outermost), module.parents[step.source]
     function, call = clip.function, clip.call
@@ -84,9 +88,9 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
 def _parts(
     module: Module, value: cst.BaseExpression, target: cst.BaseAssignTargetExpression, call: cst.Call
 ) -> tuple[str, str, str]:
-    """Return (code of the clipped list, name of the result, code that assigns the norm) of a statement that clips.
+    """Return (code of the clipped list, name of the result, code such as "norm = ") for a statement that clips.
 
-    The third part is "norm = " if the statement assigns the norm to `norm`, or '' if the norm is not used.
+    The third text is '' if the statement does not use the norm.
     """
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
@@ -105,7 +109,7 @@ def _parts(
 
 
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
-    """Return the expression of the threshold of a clip, if PyTorch's function can replace the clip."""
+    """Return the expression of the threshold. Raise an error if PyTorch's function cannot replace the clip."""
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}
     if not limits or limits[0] is None:
@@ -122,7 +126,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that writes the lines that clip in PyTorch."""
+    """Return a function that returns lines of PyTorch code for a clip."""
     if source.may_be_none:
         raise UnsureError(f"The clip may be None. {WITHOUT}")
     if len(source.clips) != 1:
@@ -146,7 +150,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Give a Paddle clip the verdict "rewritten", and remove a statement that only creates the clip."""
+    """Give a Paddle clip the verdict "rewritten". If a statement only creates the clip, remove the statement."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

@@ -30,7 +30,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
     """Replace a class of Paddle by the same class of unified_clip.
 
-    The clip is flagged instead if a training engine in the file accepts only Paddle's own classes.
+    If a training engine in the file accepts only Paddle's own classes, flag the clip instead.
     """
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
@@ -40,15 +40,15 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _is_tested(module: Module, check: ClassCheck) -> bool:
-    """Return whether an engine or optimizer in the file might test for Paddle's own clip classes."""
+    """Return whether an engine or optimizer in the file might accept only Paddle's own clip classes."""
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value of the argument `check.argument` of a call, or None if the call does not pass it.
+    """Return the value of the argument `check.argument`, or None if the call does not pass this argument.
 
-    A starred argument counts, because it might contain the argument.
+    A starred argument is also returned, because it might contain the argument.
     """
     if argument := keywords_of(call).get(check.argument):
         return argument.value

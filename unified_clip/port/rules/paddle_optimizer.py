@@ -1,4 +1,7 @@
-"""Rules for clips in Paddle's optimizers: `Adam(grad_clip=clip)`. In PyTorch, the clip stands before each step."""
+"""Rules for clips in Paddle's optimizers: `Adam(grad_clip=clip)`.
+
+In PyTorch code, the clip is a statement before each step of the optimizer.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that Paddle's optimizers get as grad_clip=, and flag the clips that cannot be rewritten.
+    """Rewrite the clips that Paddle's optimizers get as grad_clip=, or flag them if this is not possible.
 
-    If all clips of the file are rewritten, clip classes in type annotations are renamed, too.
+    If all clips of the file are rewritten, also rename clip classes in type annotations.
     """
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
@@ -78,7 +81,7 @@ def _insert_clips(
 ) -> None:
     """Insert a clip before each step of the optimizers, and remove their grad_clip= arguments.
 
-    No step is changed after an UnsureError.
+    If an UnsureError is raised, no step is changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
@@ -102,7 +105,10 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the code of a variable that contains the clip at the optimizer's steps. If necessary, add the variable."""
+    """Return the name of a variable that contains the clip when the optimizer makes a step.
+
+    If there is no such variable, add one.
+    """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
         file.module.has_same_value_at(argument.value, call) for call in calls
@@ -124,7 +130,7 @@ def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> st
 
 
 def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
-    """Return whether the file might add parameters to the model later, as attributes or layers."""
+    """Return whether the file might add parameters to the model after the optimizer is created."""
     model = module.code(parameters).removesuffix(".parameters()")
     targets: list[cst.CSTNode] = [node.target for node in module.nodes if isinstance(node, cst.AssignTarget)]
     targets += [call.func for call in module.calls if method_of(call) in NEW_PARTS]
@@ -133,9 +139,9 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return the line that unscales the gradients before a step, as a list: `scaler.unscale_(optimizer)`.
+    """Return ["scaler.unscale_(optimizer)"], the line that unscales the gradients before a step.
 
-    The list is empty if no loss scaler makes the step, or if the gradients are already unscaled.
+    Return [] if the step has no loss scaler, or if the gradients are already unscaled.
     """
     if step.kind != "scaler" or _line_that_unscales(module, step, optimizer) is not None:
         return []
@@ -158,7 +164,7 @@ def _unscale(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
 
 
 def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimizer) -> cst.CSTNode | None:
-    """Return the line above a step that always unscales the gradients before this step, or None."""
+    """Return a line above the step that unscales the gradients in every case, or None."""
     name, code = optimizer.binding.text, _unscale(module, step, optimizer)
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
     inner = module.parents[step.statement]

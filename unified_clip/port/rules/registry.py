@@ -2,18 +2,18 @@
 
 To add a rule:
 
-0. For an argument of an optimizer, skip step 1, and match `clip.is_optimizer_argument`.
-1. Add the function to `port/catalog.toml`, with a kind of its own, because the rules for another kind match all of its
-   clips. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`.
-2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
+0. If the clip is an argument of an optimizer, skip step 1, and use `clip.is_optimizer_argument` in `matches`. 1. Add
+the function to `port/catalog.toml`. Choose a new kind, because the rules for an existing kind would also match this
+clip. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`. 2. Add a
+module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
        def flag(file: FileRewrite, clip: FoundClip) -> None:
            file.flag(clip, "This call belongs to a static program of Paddle, ...")
 
-   Exactly one rule with the order CALLS has to match a clip, for each target (`torch` and `drop-in`), with --native and
-   without.
-3. Add a source with such a clip to `tests/data/port/sources/`. A test fails for a rule that no source needs.
+   For each clip, exactly one rule with the order CALLS has to match. This applies to both targets (`torch` and
+   `drop-in`), with and without --native.
+3. Add a source with such a clip to `tests/data/port/sources/`. A test fails if no source needs the new rule.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ class RuleOrder(IntEnum):
     """The order in which rules are applied. Two rules of the same order never match the same clip."""
 
     OFF = 0
-    """Leave trainer settings unchanged that switch clipping off."""
+    """Leave a trainer's setting unchanged if the setting switches clipping off."""
 
     JUDGE = 1
-    """Leave a clip unchanged, or flag it, because of its own arguments."""
+    """Decide by the arguments of the clip: leave the clip unchanged, or flag the clip."""
 
     STEPS = 2
-    """Rewrite clips together with their training steps. Such a rule gets all its clips of a file in one call."""
+    """Rewrite clips together with training steps. The function of the rule gets all clips of a file in one call."""
 
     CALLS = 3
-    """Rewrite or flag each remaining clip by itself."""
+    """Rewrite or flag the remaining clips one by one."""
 
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. Its arguments are the file and one clip. With RuleOrder.STEPS, it gets a list of clips."""
+"""The type of the function of a rule. The arguments are the file and one clip, or a list of clips for
+RuleOrder.STEPS."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: the test for the clips that it applies to, and the function that decides about such a clip."""
+    """A rule: a test that selects clips, and a function that decides about a selected clip."""
 
     order: RuleOrder
     matches: Matches
@@ -76,7 +77,7 @@ def register(
     """Return a decorator that registers a function as a rule.
 
     matches: A function that returns whether the rule applies to a clip.
-    target, native: The values of --to and --native for which the rule is used. None stands for all values.
+    target, native: The values of --to and --native for which the rule is used, or None for all values.
     """
 
     def decorate(apply: Apply) -> Apply:
@@ -96,7 +97,7 @@ def rules() -> Sequence[Rule]:
 
 
 def apply(file: FileRewrite, *orders: RuleOrder) -> None:
-    """Apply the rules of these orders to each clip of a file that has no verdict yet."""
+    """Apply the rules with these orders to each clip without a verdict."""
     for rule in rules():
         is_for = rule.target in (None, file.target) and rule.native in (None, file.native)
         clips = list(filter(rule.matches, file.with_verdict(None))) if rule.order in orders and is_for else []

@@ -1,6 +1,6 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for clipping arguments of Keras optimizers.
+"""Rules for TensorFlow's training steps with a gradient tape, and for arguments that make Keras optimizers clip.
 
-A step becomes PyTorch's backward(), the clips, and optimizer.step().
+The new code of a step calls PyTorch's backward(), the clips, and optimizer.step().
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEVERAL_LISTS = (
 )
 OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer that do not prevent the rewrite if the file reads them."""
+"""Attributes of an optimizer that the file can read without preventing the rewrite."""
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
@@ -59,7 +59,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, and the clipping arguments of their Keras optimizers."""
+    """Rewrite training steps with a gradient tape, including Keras optimizers with arguments that clip."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -87,7 +87,7 @@ class TapeRewrite:
         self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
 
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
-        """Exclude steps from the rewrite, and all steps that share a clip with an excluded step."""
+        """Exclude steps from the rewrite. Also exclude all steps that share a clip with an excluded step."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -95,9 +95,9 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps of optimizers that update different variables in different steps.
+        """Return the steps of an optimizer that updates different variables in different steps.
 
-        PyTorch's optimizer would update all its parameters in each of the steps.
+        PyTorch's optimizer would update all parameters in each step.
         """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
@@ -106,7 +106,7 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return a key for the optimizer of a step. Steps of one optimizer have equal keys."""
+        """Return a key that is equal for all steps of the same optimizer."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
@@ -133,7 +133,10 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the training steps that contain a clip, or the steps of the Keras optimizer that clips."""
+        """Return the training steps that contain a clip.
+
+        If the clip is an argument of a Keras optimizer, return the steps of the optimizer.
+        """
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:
@@ -184,7 +187,7 @@ class TapeRewrite:
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        """Return (full name of the replacement, line that clips) for a clipping argument of an optimizer."""
+        """Return (full name of the replacement, line that clips) for an argument that makes an optimizer clip."""
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)
@@ -194,7 +197,7 @@ class TapeRewrite:
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    """Record the edits of a training step, with the lines that clip before optimizer.step()."""
+    """Record the edits of a training step. Lines that clip are inserted before optimizer.step()."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)

@@ -1,6 +1,7 @@
 """Collect the edits of a file, and apply all of them at once. Unchanged code keeps its formatting.
 
-LibCST's own AddImportsVisitor is not used: it is 20 times slower, and moves imports that must stay first.
+LibCST's AddImportsVisitor is not used, because it is 20 times slower, and moves imports that have to stay at the
+beginning.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from .module import Module
 from .syntax_tree import sorted_nodes
 
 Lines = Sequence[str] | Callable[[Any], Sequence[str]]
-"""Lines of code, or a function that converts the edited statement to lines."""
+"""Lines of code, or a function that converts the edited statement to lines of code."""
 
 IMPORTS = (cst.Import, cst.ImportFrom)
 
 
 @dataclass
 class LineEdit:
-    """The lines to write before a statement, in its place, and after it."""
+    """The lines to write before a statement, in place of the statement, and after the statement."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """For each removed argument, the name of the variable that gets its value before the statement."""
+    """{removed argument: name of the variable that gets the value of the argument before the statement}."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
@@ -34,9 +35,10 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file. After the edits are collected, `to_bytes` returns the edited source.
+    """All edits of a file.
 
-    A statement is not edited if it shares its line with other statements.
+    After the edits are collected, `to_bytes` returns the edited source. If a line contains several statements, none of
+    these statements is edited.
     """
 
     def __init__(self, module: Module) -> None:
@@ -46,19 +48,19 @@ class Edits(cst.CSTTransformer):
         self._keywords: dict[cst.Arg, str] = {}
         self._removed: set[cst.Arg] = set()
         self._updated: dict[cst.CSTNode, Any] = {}
-        """The value of each removed argument, after the edits inside the value."""
+        """The value of each removed argument, with all edits inside the value."""
 
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
         self._changed: set[cst.CSTNode] = set()
-        """Statements with an edit, whose comments must be kept."""
+        """The edited statements, whose comments are kept."""
 
         self._gaps: set[cst.CSTNode] = set()
 
     # -- collecting
 
     def replace(self, node: cst.BaseExpression, code: str) -> None:
-        """Replace an expression by code. Parentheses around the expression stay."""
+        """Replace an expression by code. Parentheses around the expression are kept."""
         self._replaced[node] = cst.parse_expression(code, config=self._module.tree.config_for_parsing)
 
     def pass_by_keyword(self, argument: cst.Arg, keyword: str) -> None:
@@ -68,14 +70,14 @@ class Edits(cst.CSTTransformer):
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement. Skip lines that are already inserted."""
+        """Insert lines before a statement. Lines that are already inserted are not inserted again."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of a removed argument to a variable, in a new line before the statement.
+        """In a new line before the statement, assign the value of a removed argument to a variable.
 
-        value: The value of the argument. `remove_argument` still has to be called.
+        value: The value of the argument. To remove the argument, also call `remove_argument`.
         """
         self._lines[statement].hoisted[value] = name
 
@@ -87,13 +89,13 @@ class Edits(cst.CSTTransformer):
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Import a module right after another import, for example inside the same `try`."""
+        """Import a module directly after another import, for example inside the same `try`."""
         self._lines[statement].after[f"import {module}"] = None
 
     # -- applying
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file with all edits. Without edits, imports are not added either."""
+        """Return the content of the file with all edits. If there are no edits, imports are not added."""
         if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._replaced, *self._keywords, *self._removed, *self._lines):
@@ -128,7 +130,7 @@ class Edits(cst.CSTTransformer):
         return updated_node
 
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
-        """Return the statements that replace a line, or a placeholder for a removed line. Comments are kept."""
+        """Return the new statements for a line, or a placeholder for a removed line. Comments are kept."""
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
             gap = _gap(original)
@@ -137,7 +139,10 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the statements that replace a line with a single statement. Comments of the line can be missing."""
+        """Return the new statements for a line that contains a single statement.
+
+        Comments of the line can be missing in the result.
+        """
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -157,7 +162,7 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return an argument with the comma and white space of the removed last argument."""
+    """Return an argument with the comma and the white space of the removed argument, which was the last argument."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = end_with_comments(between, end)
@@ -167,9 +172,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the new white space before a closing bracket when the last element is removed.
+    """Return the new white space before a closing bracket after the last element was removed.
 
-    Comments after the last remaining element are kept. Otherwise, comments before the bracket are kept.
+    Comments are kept: the comments after the new last element, or else the comments before the bracket.
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.
     """
@@ -207,7 +212,10 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Return a block without placeholders. Their comments move to the next statement, or to the end of the block."""
+    """Remove the placeholders from a block.
+
+    Comments of placeholders move to the next statement, or to the end of the block.
+    """
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:
@@ -237,7 +245,7 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return the index at which to add an import: after other imports, and before the first use of the package."""
+    """Return the index at which to insert an import, after other imports and before the first use of the package."""
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):
@@ -253,7 +261,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 def _imports(statement: cst.CSTNode) -> bool:
     """Return whether a statement is an import, or a `try` that begins with an import.
 
-    LibCST's matchers are not used here, because they take half a second to load.
+    LibCST's matchers are not used, because importing them takes half a second.
     """
     if isinstance(statement, cst.Try):
         first = next(iter(statement.body.body), None)

@@ -1,4 +1,7 @@
-"""Find the gradients in a file: start at the call that computes them, and follow assignments, loops and tuples."""
+"""Find the gradients in a file.
+
+The search starts at calls that compute gradients, and follows assignments, loops and tuples.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,8 @@ class Gradients:
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression has a name that is typical of gradients, such as `grads`.
 
-        The name of an object, container or called function counts, and the name of a loop's iterable. The last
-        parameter of a gradient hook always counts.
+        The name can belong to an object, a container, a called function, or the iterable of a loop. For the last
+        parameter of a gradient hook, the result is always True.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
@@ -74,7 +77,7 @@ class Gradients:
 
     @cached_property
     def _hooks(self) -> list[object]:
-        """The functions that the file registers as hooks of tensors. Named functions are strings."""
+        """The functions that the file registers as hooks of tensors, as names or as nodes of lambdas."""
         calls = [call for call in self._module.calls if self._module.code(call.func).endswith(f".{HOOK}")]
         values = [argument.value for call in calls for argument in call.args[:1]]
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
@@ -82,7 +85,7 @@ class Gradients:
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
         """Return whether an expression, or the value of a variable in it, contains a gradient.
 
-        visited: The keys of variables to skip. The method adds the variables that it examines.
+        visited: The keys of variables that were already examined. This method adds more keys.
         """
         visited = set() if visited is None else visited
         return any(
@@ -98,7 +101,7 @@ class Gradients:
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """The expressions that each function of the file returns or yields, by name of the function."""
+        """{name of a function in the file: expressions that the function returns or yields}."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
@@ -117,9 +120,9 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all arguments that the file passes to the function that has this parameter.
+        """Return all arguments that the file passes for this parameter of a function.
 
-        For a lambda, these are the other arguments of the call that gets the lambda.
+        For a parameter of a lambda, return the other arguments of the call that gets the lambda.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
@@ -131,7 +134,7 @@ class Gradients:
         return [value for value in values if value is not function]
 
     def kind(self, node: cst.BaseExpression | None) -> Kind:
-        """Return the kind of an expression: "gradient", a list or tuple of kinds, or None for anything else."""
+        """Return the kind of an expression: "gradient", a list or tuple of kinds, or None for any other expression."""
         match node:
             case cst.Attribute(attr=cst.Name(value="grad")):  # of a parameter, not jax.grad
                 return None if self._module.full_name(node) in names("gradient_sources") else "gradient"
@@ -223,9 +226,9 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of one element of a list or tuple. The element of a gradient is a gradient.
+    """Return the kind of one element of a list or tuple. Elements of a gradient are gradients, too.
 
-    place: The index of the element. None stands for any element of a tuple whose elements have the same kind.
+    place: The index of the element. If None, return the common kind of all elements.
     """
     if isinstance(kind, TupleOf):
         if place is None:

@@ -1,4 +1,4 @@
-"""A Python file whose names are resolved: full names from the imports, and the values of variables."""
+"""A Python file with resolved names: the full names of imported objects, and the values of variables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 SELF = ("self", "cls")
 
 MAX_ALIASES = 10
-"""The longest chain of aliases to follow, such as a = b; b = c."""
+"""The largest number of aliases to follow, as in a = b; b = c."""
 
 MAX_NAMES = 100
-"""The largest number of full names that a known name can have."""
+"""If a name can have more full names than this number, the name is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders in which to look for a module that the file imports."""
@@ -29,21 +29,22 @@ PROJECT_DEPTH = 6
 
 @dataclass(frozen=True)
 class BoundValue:
-    """A value that a statement binds to a name, whole or in part."""
+    """A value, or a part of a value, that a statement binds to a name."""
 
     value: cst.BaseExpression | None
-    """The expression. None if there is no expression, as for a parameter or a function."""
+    """The expression of the value, or None if there is no expression, as for a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The indices of the part that the name gets, in nested tuples. None stands for each element of an iterable."""
+    """The indices, in nested tuples, of the part that is bound to the name. None stands for each element of an
+    iterable."""
 
     node: cst.CSTNode | None = None
-    """The node that binds the value, such as an assignment or a loop. None for a parameter."""
+    """The node that binds the value, such as an assignment or a loop. For a parameter, this field is None."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """All uses of a variable, or of an attribute of self."""
+    """All places that use a variable, or an attribute of self."""
 
     text: str
 
@@ -52,18 +53,19 @@ class Binding:
     reads: Sequence[cst.CSTNode]
 
     key: object = None
-    """Identifies the variable. None if the file never binds the name, or if the expression is not a variable."""
+    """A key that identifies the variable. The key is None if the file never binds the name, or if the expression is not
+    a variable."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The expressions that the file assigns to the variable. None if one value is unknown."""
+        """The expressions that the file assigns to the variable, or None if a value is unknown."""
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
 
 
 UNBOUND = Binding("", (), ())
-"""The binding of names that the file never binds, and of expressions that are not variables."""
+"""The binding for names that the file never binds, and for expressions that are not variables."""
 
 
 class Module(SyntaxTree):
@@ -71,7 +73,7 @@ class Module(SyntaxTree):
         """Return the full names that a dotted name can have, according to imports and to aliases such as x = y.
 
         An empty string in the set stands for an unknown name.
-        depth: The number of aliases that were followed to `node`.
+        depth: The number of aliases between the first expression and `node`.
         """
         key = (node, depth)  # a name that is assigned its own attributes would be followed exponentially often
         if key not in self._known_names:
@@ -103,7 +105,7 @@ class Module(SyntaxTree):
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
         """Return whether the file defines a function or class with this name at its top level.
 
-        A definition inside an `if` or a `try` does not count, because it might only replace a failed import.
+        Definitions inside an `if` or a `try` are ignored, because they might only replace a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
@@ -133,12 +135,12 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names that `case` patterns bind. LibCST's scopes do not contain these names."""
+        """The names that `case` patterns bind, because LibCST's scopes do not contain these names."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether no scope binds the first part of a dotted name. Builtins count as bound."""
+        """Return whether the first part of a dotted name is not bound in any scope. Builtins are bound names."""
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         is_bound = first is None or scope is None or first.value in self._captured or bool(scope[first.value])
@@ -153,7 +155,7 @@ class Module(SyntaxTree):
         return any((folder / file).is_file() for folder in folders for file in files)
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a variable or of an attribute of self. Return UNBOUND for any other expression."""
+        """Return the binding of a variable or of an attribute of self, or UNBOUND for any other expression."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -164,7 +166,7 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the variable to which a statement assigns an expression, such as `x` in x = node."""
+        """Return the binding of the variable to which a statement assigns an expression."""
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
 
@@ -180,7 +182,10 @@ class Module(SyntaxTree):
 
     @cached_property
     def _attributes(self) -> dict[tuple[cst.ClassDef, str], list[cst.CSTNode]]:
-        """The nodes of each attribute of self, by class and name. Names in the class body count as attributes."""
+        """The nodes of each attribute of self, by class and name.
+
+        Names in the body of the class are attributes, too.
+        """
         attributes: dict[tuple[cst.ClassDef, str], list[cst.CSTNode]] = {}
         for node in self.nodes:
             owner = self.enclosing(node, cst.ClassDef) if isinstance(node, Target) else None
@@ -193,13 +198,14 @@ class Module(SyntaxTree):
         return attributes
 
     def is_target(self, node: cst.CSTNode) -> bool:
-        """Return whether an assignment, a loop, `with` or `:=` sets a node."""
+        """Return whether a node is the target of an assignment, a loop, a `with` statement or `:=`."""
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that an assignment, a loop, `with` or `:=` binds to a target.
+        """Return the value that an assignment, a loop, a `with` statement or `:=` binds to a target.
 
-        If nothing binds the node, the node of the result is None. For `x += 1` and `x: int`, only the value is None.
+        If the node is not a target, the field `node` of the result is None. For `x += 1` and `x: int`, only the field
+        `value` is None.
         """
         path: list[int | None] = []
         inner = node
@@ -226,9 +232,9 @@ class Module(SyntaxTree):
     # -- the same expression elsewhere
 
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
-        """Return whether an expression would have the same value at the node `place` as at its own place.
+        """Return whether an expression has the same value if it is moved to the node `place`.
 
-        Calls, and attributes of other objects, count as unchanged.
+        The results of calls, and attributes of other objects, are assumed to stay unchanged.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
@@ -253,7 +259,7 @@ class Module(SyntaxTree):
         return names
 
     def _is_constant(self, assignments: set[BaseAssignment], node: cst.CSTNode) -> bool:
-        """Return whether a variable keeps the value that it has at `node`, even in loops."""
+        """Return whether the value of a variable never changes after `node`, not even in loops."""
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         if not nodes:
             return True  # imported, or a builtin
@@ -268,7 +274,7 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return the nodes that might use an attribute of self on another object, as in `trainer.clip`."""
+        """Return the nodes that might use the same attribute by another name than self, as in `trainer.clip`."""
         if "." not in binding.text:
             return []
         name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
@@ -284,7 +290,7 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether a node such as `self.clip` is in an unrelated class that sets the attribute itself."""
+        """Return whether a node such as `self.clip` belongs to a class that sets its own attribute."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False
@@ -313,7 +319,7 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether a variable might change at run time, although the file assigns it once.
+        """Return whether a variable might change at run time, although the file contains only one assignment.
 
         For example, `exec` can change any variable, and a subclass can change an attribute of self.
         """

@@ -1,4 +1,4 @@
-"""Reject source that a parser cannot handle, and list the names in a file before it is parsed in full."""
+"""Reject source code that a parser cannot handle, and find the names in a file without a full parser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_DEPTH = 200
 """The largest depth of nested brackets. Python rejects deeper brackets, too."""
 
 MAX_TEXT = 100
-"""The largest length of a string that might be the name of an attribute."""
+"""Longer strings than this are not names of attributes."""
 
 TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
 
@@ -31,17 +31,17 @@ TOKENS = re.compile(
     r"|(?P<opens>[(\[{])|(?P<closes>[)\]}])|(?P<parts>[,;])|(?P<begins>\n(?=[\w@]))|(?P<ends>\n)",
     re.DOTALL,
 )
-"""Matches the tokens that make an expression long or deep, in source that Python itself cannot parse."""
+"""Matches the tokens that make an expression long or deep. The pattern is needed if Python cannot parse the source."""
 
 
 class UnreadableError(Exception):
-    """A file cannot be parsed as Python. The message has the reason."""
+    """A file cannot be parsed as Python. The message contains the reason."""
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return the names and the short strings in source. Return None if Python cannot parse the source.
+    """Return the names and the short strings in source, or None if Python cannot parse the source.
 
-    The name `getattr` is included only if a call might look up a computed name in a module.
+    The result contains `getattr` only if a call of getattr might look up a computed name in a module.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -71,9 +71,9 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
 
 
 def _python_problem(content: bytes) -> tuple[int, str] | None:
-    """Return (line, message) of Python's own syntax error, or None if there is no error.
+    """Return (line, message) of the syntax error, or None if there is no error.
 
-    ValueError: the source contains NUL bytes.
+    Raise ValueError if the source contains NUL bytes.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -84,7 +84,7 @@ def _python_problem(content: bytes) -> tuple[int, str] | None:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether the source calls getattr with a module and a name that is only known at run time."""
+    """Return whether the source calls getattr on a module with a name that is only known at run time."""
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:
@@ -114,7 +114,7 @@ def _names_in(node: ast.AST) -> Sequence[str]:
 
 
 def _is_too_deep(content: bytes) -> bool:
-    """Return whether brackets are nested too deep, or too many operators, calls or strings are in a row."""
+    """Return whether source has too many nested brackets, or too many operators, calls or strings in a row."""
     links = [0]
     for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
         kind = token.lastgroup

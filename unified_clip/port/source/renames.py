@@ -1,4 +1,4 @@
-"""Rename imported functions, in the import statement if possible, or else at each use."""
+"""Rename imported functions in the import statement, or else at each place that uses the function."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """The imported names of a file that are to be replaced. `add` collects them, and `apply` records the edits."""
+    """The imported names of a file that should be replaced. `add` collects the names, and `apply` records the edits."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """The names to remove from each import statement, with the import that replaces each name, or ''."""
+        """{import statement: {name to remove: import that replaces the name, or ''}}."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
-        """The module to import from instead, by import statement."""
+        """{import statement: module that replaces the imported module}."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """Imports to add below an import statement: (import statement, module to import)."""
+        """(import statement, module to import below this statement) tuples."""
 
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Replace a name by `module.name` in the edited file."""
+        """In the edited file, replace a name by `module.name`."""
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name
 
@@ -56,9 +56,9 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the import that binds a name if its statement can be edited, or None.
+        """Return the import that binds a name, or None if the import statement cannot be edited.
 
-        A statement cannot be edited if it is in an `if` or a `try`, or if it shares its line with other code.
+        Statements cannot be edited inside an `if` or a `try`, or if other code is on the same line.
         """
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
@@ -104,16 +104,16 @@ class Renames:
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
-        """Return whether the replacement of an import has to be imported at the top of the file."""
+        """Return whether the new import has to be at the top of the file."""
         statement = assignment.node
         if not self._is_own(assignment) or not self._module.has_own_line(statement):
             return True
         return isinstance(self._module.parents[self._module.parents[statement]], cst.Module)
 
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
-        """Remove names from an import statement, and add the import of their replacements below it.
+        """Remove names from an import statement, and import the replacements below the statement.
 
-        changed: The import that replaces each removed name, or '' for no import.
+        changed: {removed name: import that replaces the name, or ''}.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
@@ -126,7 +126,7 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """Return an import statement with only some of its names, and with the same formatting."""
+    """Return an import statement with only these names, and with the same formatting."""
     *others, last = names
     removed = statement.names[-1]
     if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:

@@ -16,7 +16,7 @@ class AppliedGradients:
     """Checks whether a training step applies all gradients of one call, each to its own variable.
 
     source: The call that computes the gradients.
-    variables: The code of the list of variables in this call.
+    variables: The code of the list of variables that this call gets.
     """
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:
@@ -51,7 +51,7 @@ class AppliedGradients:
     def _is_list(self, node: cst.BaseExpression) -> bool:
         """Return whether an expression is a list of all gradients in their order.
 
-        Values that are computed from the gradients count as gradients.
+        Values that are computed from gradients are gradients, too.
         """
         match node:
             case cst.Call() if node is self._source:
@@ -67,7 +67,7 @@ class AppliedGradients:
         return False
 
     def _is_clipped(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a call of clip_by_global_norm with all gradients."""
+        """Return whether an expression calls clip_by_global_norm with all gradients."""
         if not isinstance(node, cst.Call):
             return False
         function = clip_function(self._module.full_name(node.func))
@@ -75,7 +75,7 @@ class AppliedGradients:
         return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Return whether the file changes a variable's list in place."""
+        """Return whether the file changes the list in a variable in place."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
             is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS
@@ -84,7 +84,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts every value of a variable, and no value changes later."""
+        """Return whether `judge` returns True for every value of a variable, and no value changes later."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False

@@ -1,4 +1,4 @@
-"""Detect code that uses a variable, but neither changes its value nor passes it on."""
+"""Detect code that uses a variable without changing the value or passing it to other code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn"
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether the code at the node `read` only prints a variable, or is a type annotation."""
+    """Return whether the code at a node only prints a variable, or is a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]

@@ -1,4 +1,4 @@
-"""Find Paddle's optimizers that get `grad_clip=`, and every statement in which they make a step."""
+"""Find Paddle's optimizers with the argument `grad_clip=`, and all statements in which these optimizers make a step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_ASSIGNED = (
     f"optimizer. {OTHERWISE}"
 )
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
-"""Methods of an optimizer that clip, as step() does."""
+"""Methods of an optimizer that clip, in addition to step()."""
 
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
@@ -43,8 +43,7 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "leaves out a multiplication by 1, and the clip of gradients whose norm is NaN. Remove it.",
 }
-"""Arguments of Paddle's clips that PyTorch's functions lack, with the end of the message about each argument.
-"""
+"""{argument of Paddle's clips that PyTorch's functions do not have: end of the message about the argument}."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class ClipSource:
     clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
-    """The grad_clip= arguments that pass these clips to optimizers."""
+    """The arguments grad_clip= that pass these clips to optimizers."""
 
     may_be_none: bool
 
@@ -71,11 +70,11 @@ class OptimizerStep:
 class Optimizer:
     binding: Binding
     arguments: Sequence[cst.Arg]
-    """The argument grad_clip= of each call that might create the optimizer."""
+    """The argument grad_clip= in each call that might create the optimizer."""
 
     steps: Sequence[OptimizerStep]
     parameters: cst.BaseExpression | None
-    """The expression of the optimizer's parameters. None if the file does not show them."""
+    """The expression of the optimizer's parameters, or None if the parameters are unknown."""
 
     grouped: bool = False
 
@@ -87,7 +86,7 @@ class PaddleOptimizers:
         self._static = is_static(module)
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """The optimizer that gets each argument grad_clip=."""
+        """{argument grad_clip=: optimizer that gets this argument}."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -101,7 +100,10 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources whose clips can all be rewritten. Add a reason to `why_not` for every other clip."""
+        """Return each source if all its clips can be rewritten.
+
+        Otherwise, add a reason to the `why_not` of the clips.
+        """
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
@@ -144,7 +146,7 @@ class PaddleOptimizers:
                 raise UnsureError(f"{name}= {remedy}")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable might contain, if all of them can be ported."""
+        """Return the clips that a variable might contain. Raise an error if one of the clips cannot be ported."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in self._values(binding):
@@ -177,7 +179,10 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether the file sets an attribute only in an `if`. A base class might then set another value."""
+        """Return whether the file sets an attribute only inside an `if`.
+
+        Then a base class might set the attribute, too.
+        """
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -200,12 +205,12 @@ class PaddleOptimizers:
                 )
 
     def _is_test(self, read: cst.CSTNode) -> bool:
-        """Return whether code only tests a variable, as in `if clip:` or `clip is not None`."""
+        """Return whether code only tests the value of a variable, as in `if clip:` or `clip is not None`."""
         parent = self._module.parents[read]
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the single target to which an expression is assigned, or None."""
+        """Return the target to which an expression is assigned, or None if there is not exactly one target."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
@@ -292,7 +297,7 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step that an optimizer makes in the expression that reads its variable, or None."""
+        """Return the step of an optimizer at a node that reads the optimizer's variable, or None."""
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):
@@ -326,7 +331,10 @@ class PaddleOptimizers:
         return self._at(call, name, line)
 
     def _minimize(self, call: cst.Call, line: int) -> OptimizerStep:
-        """Return the step of a call minimize(loss), or minimize(loss, grad_clip=clip), which becomes step()."""
+        """Return the step for a call of minimize(loss) or minimize(loss, grad_clip=clip).
+
+        The new code calls step() instead.
+        """
         name, step = self._module.code(call.func), self._at(call, "minimize", line)
         losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
         if len(losses) > 1 or any(argument.star for argument in losses):

@@ -10,7 +10,7 @@ from ..source.module import Module
 from ..source.syntax_tree import method_of
 
 MAX_DEPTH = 5
-"""The longest chain of variables to follow, such as groups = a; a = b."""
+"""The largest number of assignments to follow, as in groups = a; a = b."""
 
 PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
@@ -18,7 +18,7 @@ PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) -> bool:
     """Return whether a list of parameters might contain groups, which are dicts.
 
-    depth: The number of variables that were followed to `node`.
+    depth: The number of assignments between the first expression and `node`.
     """
     match node:
         case cst.List(elements=elements) | cst.Tuple(elements=elements):
@@ -61,7 +61,7 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return (added value, whether it is a list) for a read such as `groups` in groups.append({...}), or None."""
+    """Return (added value, whether the value is a list) for the name `groups` in groups.append({...}), or None."""
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
         return None

@@ -18,7 +18,10 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 
 
 def is_static(module: Module) -> bool:
-    """Return whether a file builds static programs. A file that uses paddle.fluid without dygraph builds them."""
+    """Return whether a file builds static programs.
+
+    A file also builds static programs if it uses paddle.fluid without dygraph.
+    """
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)
     eager = any(name.startswith("paddle.fluid.dygraph") for name in used)
@@ -26,7 +29,10 @@ def is_static(module: Module) -> bool:
 
 
 def _uses_default_program(module: Module) -> bool:
-    """Return whether the file uses Paddle's default program for more than random_seed, which dynamic code sets, too."""
+    """Return whether the file uses Paddle's default program.
+
+    To set random_seed is not enough, because dynamic code sets random_seed, too.
+    """
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]
     return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)

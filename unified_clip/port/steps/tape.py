@@ -39,7 +39,7 @@ APPLY_METHODS = ("apply_gradients", "apply")
 
 @dataclass(frozen=True, eq=False)
 class TapeStep:
-    """A training step in one block of lines, from the call that computes gradients to the call that applies them."""
+    """A training step: the lines from the call that computes gradients to the call that applies gradients."""
 
     source: cst.Call
     source_statement: cst.BaseSmallStatement
@@ -52,13 +52,13 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step. `step` is None if the lines cannot be ported."""
+    """The lines of a training step. If the lines cannot be ported, `step` is None."""
 
     first: int
     last: int
     step: TapeStep | None
     reason: str = ""
-    """The reason why the step cannot be ported. Empty if it can be ported."""
+    """The reason why the step cannot be ported, or '' if there is no reason."""
 
 
 class TapeSteps:
@@ -70,16 +70,16 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the range whose lines contain a node, or None."""
+        """Return the range of lines that contains a node, or None."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
     def all(self) -> list[TapeStep]:
-        """Return all steps that can be ported, whether they clip or not."""
+        """Return all steps that can be ported, with or without a clip."""
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the range of each call by which an optimizer applies gradients."""
+        """Return the range of lines for each call of an optimizer's apply_gradients()."""
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
@@ -88,9 +88,9 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a range for each call that computes gradients and the next call that applies them.
+        """Yield a range from each call that computes gradients to the next call that applies gradients.
 
-        If these two kinds of calls do not alternate, yield one range without a `step` for all calls.
+        If calls of these two kinds do not alternate, yield a single range without a step.
         """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
@@ -145,7 +145,7 @@ class TapeSteps:
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _check_surroundings(self, calls: Sequence[cst.Call]) -> None:
-        """Reject scaled losses, gradients that are exchanged between replicas or processes, and persistent tapes."""
+        """Raise an error for scaled losses, persistent tapes, and gradients that processes exchange."""
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError(
                 "The loss is scaled. In PyTorch, call scaler.unscale_(optimizer) of torch.amp.GradScaler before the "
@@ -191,7 +191,7 @@ class TapeSteps:
         return first, last
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
-        """Return (expression of the loss, code of the variables) of a call of gradient()."""
+        """Return (expression of the loss, code of the variables) from a call of gradient()."""
         arguments = Arguments(source, ("target", "sources"))
         if not arguments.unknown and len(arguments.passed) < 2:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
@@ -216,7 +216,7 @@ class TapeSteps:
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Reject an optimizer that is not a variable or attribute, or that the step assigns."""
+        """Raise an error if an optimizer is not a variable or attribute, or if the step assigns the optimizer."""
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)
