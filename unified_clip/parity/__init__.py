@@ -1,6 +1,7 @@
-"""Run the same clip calls on every framework, and compare the results with exact arithmetic and the frameworks'
-functions.
+"""Run the same clip calls on every framework.
+
+Compare the results with exact arithmetic and with the frameworks' functions.
 
 `suite/` reads the cases, and `workers/` runs them in one process for each framework. `judge/` compares each result with
-the exact result. `known/` has the accepted differences. `report/` writes the report.
+the exact result. `known/` contains the accepted differences. `report/` writes the report.
 """

@@ -93,7 +93,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "the JSON report of `unified-clip port`: show it on the report's HTML page",
     },
 }
-"""The options of `unified-clip parity`. Every default is None or False."""
+"""The options of `unified-clip parity`. The default of each option is None or False."""
 
 RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
 """The options that `unified-clip parity init` rejects."""
@@ -198,7 +198,7 @@ def _run(suite: Suite) -> ParityReport:
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, and print a summary. Return the exit status.
 
-    The other input files are read before the run, so that a wrong file costs no time.
+    All other input files are read before the run, so that an invalid file is reported at once.
     """
     from . import second_call
     from .report import baseline, build, github, terminal, write
@@ -251,8 +251,9 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _recording(path: Path) -> Sequence[RecordedCall]:
-    """Return the clip calls of the first process in a recording. Raise RunError if the recording has nothing to
-    plot.
+    """Return the clip calls of the first process in a recording.
+
+    Raise RunError if the recording contains nothing to plot.
     """
     from ..recording import compare, runs
     from ..recording.report import curves, run_plots
@@ -271,7 +272,7 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 def _accept(report: ParityReport, path: Path) -> int:
     """Update the list of known differences, and return the exit status.
 
-    If unified_clip's results differ, or results are missing, print an error and change nothing.
+    If a result of unified_clip is wrong, or if a result is missing, print an error and change nothing.
     """
     from .known import entries, update
     from .report import baseline, build

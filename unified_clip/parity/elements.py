@@ -1,4 +1,4 @@
-"""The models of single elements in the report of `unified-clip parity`."""
+"""The models for single elements in the report of `unified-clip parity`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..tensors.types import Stage
 Side = Literal["ours", "native"]
 
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
-"""The name of each side in reports."""
+"""The names of both sides in reports."""
 
 
 class Number(ReportModel):
@@ -21,12 +21,12 @@ class Number(ReportModel):
 
     value: Real
     ulps: Real
-    """Distance from the exact number, in ULP."""
+    """The distance from the exact number, in ULP."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def hex(self) -> str:
-        """The value as a hexadecimal float, as Python's `float.hex` writes it."""
+        """The value as a hexadecimal float, in the format of Python's `float.hex`."""
         return self.value.hex()
 
 
@@ -37,16 +37,16 @@ class WorstElement(ReportModel):
     """The first stage of the call at which the result differs."""
 
     gradient: int | None
-    """Index of the gradient, from 0. null for the norm."""
+    """The index of the gradient, from 0. For the norm, the index is null."""
 
     name: str
     element: list[int]
-    """Index in the gradient. For a complex gradient, the last index is 0 for the real part and 1 for the imaginary
-    part.
+    """The index of the element in the gradient. If the gradient is complex, the last number is 0 for the real part and
+    1 for the imaginary part.
     """
 
     dtype: str
-    """The dtype whose ULP measures the distances."""
+    """The distances are measured in ULP of this dtype."""
 
     exact: Number
     """The exact number, rounded as the contract specifies."""
@@ -62,8 +62,9 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def nearer(self) -> Side | None:
-        """The side whose number is nearer to the exact number. null if both are equally near, or one side has no
-        number.
+        """The side whose number is closer to the exact number.
+
+        The value is null if both numbers are equally close, or if one side has no number.
         """
         if self.ours is None or self.native is None or self.ours.ulps == self.native.ulps:
             return None
@@ -72,7 +73,7 @@ class WorstElement(ReportModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def place(self) -> str:
-        """The gradient and element in words, or "the norm"."""
+        """A description of the gradient and the element, or "the norm"."""
         if self.gradient is None:
             return "the norm"
         prefix = "the coefficient of " if self.stage == "coefficient" else ""

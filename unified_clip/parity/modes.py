@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
-"""Modes that run only if a suite names them."""
+"""Modes that run only if a suite lists them."""
 
 Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""Modes without a graph: unified_clip on the host path, unified_clip on the device path, and the framework's
+"""The modes without a graph: unified_clip on the host path, unified_clip on the device path, and the framework's
 functions.
 """
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
-"""unified_clip in a graph that the framework traces, in a compiled graph, and in a static program."""
+"""The modes in which unified_clip runs in a traced graph, in a compiled graph, and in a static program."""
 
 GRAPHS = {
     "torch": (GRAPH, COMPILED),
@@ -25,23 +25,22 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""The modes that `run_in_graph` supports in each adapter.
-
-The table is not in the adapters, because each adapter imports its framework.
+"""For each framework, the modes that the adapter's `run_in_graph` supports. This table is here because importing an
+adapter imports the framework.
 """
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
-"""The modes whose graphs call the compiled kernels for a norm_type of 1 or 2."""
+"""For each framework, the modes whose graphs call the compiled kernels if norm_type is 1 or 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""The module of `adapters` for distributed tensors, for each framework that supports several ranks."""
+"""For each framework that supports several ranks, the module of `adapters` for distributed tensors."""
 
 EXACT = (HOST, *PROCESSES)
-"""Modes in which unified_clip returns the same bits on every framework."""
+"""The modes in which unified_clip returns the same bits on every framework."""
 
 TITLES: Mapping[str, str] = {
     HOST: "host path",

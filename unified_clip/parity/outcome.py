@@ -10,7 +10,8 @@ from typing import Literal
 from ..tensors.types import Dense, Stage, digest
 
 LEARNING_RATE = 0.5
-"""The learning rate of SGD steps. A multiplication by a power of two is exact, so a step rounds only once."""
+"""The learning rate of SGD steps. This number is a power of two, so that multiplication is exact, and each step rounds
+only once."""
 
 
 FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
@@ -28,13 +29,13 @@ class ClipTensors:
 
     norm: Dense | None = None
     gradients: Sequence[Dense | None] | None = None
-    """The clipped gradients. None for a call that only measures the norm, or raises an error."""
+    """The clipped gradients, or None if the call only measures the norm or raises an error."""
 
     update: Sequence[Dense | None] | None = None
-    """The parameters after an SGD step, if the case has `update = true`. All parameters are 1 before the step."""
+    """The parameters after an SGD step, if the case has `update = true`. Before the step, all parameters are 1."""
 
     def at(self, stage: Stage) -> Sequence[Dense | None] | None:
-        """Return the tensors of a stage. The stage "coefficient" has the clipped gradients."""
+        """Return the tensors of a stage. For the stage "coefficient", return the clipped gradients."""
         if stage == "norm":
             return None if self.norm is None else [self.norm]
         return self.update if stage == "update" else self.gradients
@@ -49,29 +50,31 @@ class ClipTensors:
 @dataclass(eq=False)
 class CallOutcome(ClipTensors):
     name: str = ""
-    """The name of the framework's function. Empty for a call of unified_clip, or if the framework has no function."""
+    """The name of the framework's function. The name is '' for a call of unified_clip, or if the framework has no
+    function."""
 
     structure: str = ""
-    """The type of the returned container, such as "list of tuple". Empty if the type is not compared."""
+    """The type of the returned container, such as "list of tuple", or '' if the type is not compared."""
 
     warned: bool = False
     raised: Sequence[str] = ()
-    """The names of the exception's class and of its bases. Empty if the call raised nothing."""
+    """The names of the exception's class and of all base classes. If the call raised no exception, there are no
+    names."""
 
     message: str = ""
     """The class and the first line of the exception."""
 
     fault: str = ""
-    """A wrong side effect, such as "changed its input gradients". Empty if there is none."""
+    """A wrong side effect, such as "changed its input gradients", or '' if there is none."""
 
     changed_inputs: bool = False
-    """Whether a function of the user changed gradients that it must not change."""
+    """Whether a function of the user changed gradients that should stay unchanged."""
 
     exact_norm: bool = False
     """Whether the norm must be exact inside a graph, because the compiled kernels computed it."""
 
     same_objects: Sequence[bool] = ()
-    """Whether a clip class returned each gradient as the same object."""
+    """For each gradient, whether the clip class returned the same object."""
 
     seconds: float = 0.0
-    """The duration of the call. Cases that share a graph have the mean duration."""
+    """The duration of the call. If several cases share a graph, this is the mean duration."""

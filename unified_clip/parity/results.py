@@ -1,7 +1,7 @@
 """The models of the report of `unified-clip parity`, whose JSON file is parity.json.
 
-A new key needs a default, because `--baseline` reads the reports of earlier releases. If a key is removed or changes
-its meaning, SCHEMA needs a new number. To update the schema in the documentation:
+A new key needs a default, because `--baseline` reads the reports of earlier releases. If a key is removed or gets
+another meaning, SCHEMA needs a new number. To update the schema in the documentation:
 
     python -m unified_clip.parity.results > docs/parity.schema.json
 """
@@ -29,18 +29,20 @@ class Result(ReportModel):
 
     verdict: VerdictKind | NativeVerdict
     detail: str
-    """The difference or the failure in words. Empty if there is none. For unified_clip, the text includes the cause."""
+    """A description of the difference or the failure, or an empty string if there is none. If the result is from
+    unified_clip, the description contains the cause."""
 
     details: WorstElement | None
-    """The element with the largest distance from the exact result. null if nothing differs, or no numbers can be
-    compared.
+    """The element with the largest distance from the exact result. The value is null if nothing differs, or if no
+    numbers can be compared.
     """
 
     reproduce: str | None
-    """The command that runs the case again. null if the result is equal or close, or the framework is missing."""
+    """The command that runs the case again. The value is null if the result is equal or close, or if the framework is
+    missing."""
 
     seconds: float = Field(default=0.0, exclude=True)
-    """Duration of the call. parity.json has no durations, so that equal results give equal files."""
+    """The duration of the call. parity.json does not contain durations, so that equal results give equal files."""
 
     @property
     def is_failure(self) -> bool:
@@ -55,25 +57,25 @@ class UnifiedClipResult(Result):
     """The largest distance of a number from the exact number, in ULP."""
 
     cause: str
-    """The cause of a difference in a word or two. Empty if the cause is unknown."""
+    """The kind of the cause, or an empty string if the cause is unknown."""
 
     stages: dict[Stage, Real]
-    """The distance at each stage, in ULP. The stage "coefficient" has a relative distance."""
+    """The distance at each stage, in ULP. For the stage "coefficient", the distance is relative."""
 
     sha256: dict[Stage, str] | None
-    """The SHA-256 of the tensors at each stage. null if there is no result."""
+    """The SHA-256 of the tensors at each stage, or null if there is no result."""
 
 
 class NativeResult(Result):
     """The verdict on a framework's function."""
 
     function: str | None
-    """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. null if the framework's
-    function gave no result, for example because of a crash.
+    """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. The name is null if the
+    framework's function gave no result, for example because of a crash.
     """
 
     kind: DifferenceKind | Literal[""]
-    """The kind of the difference. Empty if the results are equal up to rounding."""
+    """The kind of the difference, or an empty string if the results are equal up to rounding."""
 
     norm: Real | None
     """The relative distance from the exact norm."""
@@ -82,37 +84,40 @@ class NativeResult(Result):
     """The largest difference of an element, relative to the largest exact element of its gradient."""
 
     finite_size: Real = 0.0
-    """The largest relative difference of finite numbers. 0 if finite numbers differ only by rounding."""
+    """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """Where only one of the two results has inf or NaN."""
+    """The parts of the result in which only one side has inf or NaN."""
 
     cause: str
-    """The cause of the difference. Empty if no cause was found, or if a known difference covers any cause."""
+    """The cause of the difference. The text is empty if no cause was found, or if a known difference covers any
+    cause."""
 
     contradiction: str = ""
-    """The reason why a cause that fits this case was rejected: another case contradicts the cause. Otherwise empty."""
+    """If a cause explains this case, but another case contradicts the cause, a sentence about the contradiction.
+    Otherwise empty."""
 
     lacks_norm: bool = False
-    """Whether the function returned no norm, although the public name returns a norm."""
+    """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
 
     cause_kind: str = ""
-    """The cause in a word or two, such as "another eps". Empty if `cause` is empty."""
+    """The kind of the cause, such as "another eps". If `cause` is empty, the kind is also empty."""
 
     sha256: dict[Stage, str] | None = None
-    """The SHA-256 of the tensors at each stage. null if there is no result."""
+    """The SHA-256 of the tensors at each stage, or null if there is no result."""
 
     second_call: Literal["", "equal", "different", "failed"] = ""
-    """The result of a second call, compared with the first call. A second call follows if the bits differ from the
-    baseline, or if the failure of a user's function has no known cause. Empty without a second call.
+    """The comparison of a second call with the first call, or an empty string if there was no second call. The function
+    is called again if the bits differ from the baseline, or if the failure of a user's function has no known cause.
     """
 
     problem: str
-    """Why the difference fails the run, with the cause. Empty if the difference does not fail the run."""
+    """The reason why the difference fails the run, with the cause. If the difference does not fail the run, the text is
+    empty."""
 
     @property
     def is_users(self) -> bool:
-        """Whether the function is a function of the user."""
+        """Whether the result is from a function of the user."""
         return ".py:" in (self.function or "")
 
     @property
@@ -125,7 +130,7 @@ def _with_modes(base: type[ReportModel], field: Any) -> Any:
 
 
 class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))):  # type: ignore[misc]
-    """The results of one case on one framework, by mode. A mode that did not run has no result."""
+    """The results of one case on one framework, by mode. If a mode did not run, there is no result for this mode."""
 
     native: NativeResult | None = None
 
@@ -145,10 +150,11 @@ class OwnPair(ReportModel):
     """`left` and `right` are the frameworks of the two functions."""
 
     verdict: Literal["equal", "close", "known", "different"]
-    """The verdict on the difference. "known": the list of known differences has the difference of one function."""
+    """The verdict on the difference. "known" means that the list of known differences contains the difference of one
+    function."""
 
     size: Real | None
-    """The largest relative difference of the norms and of the gradients. null if the numbers cannot be compared."""
+    """The largest relative difference of the norms and of the gradients, or null if the numbers cannot be compared."""
 
     detail: str
 
@@ -162,7 +168,8 @@ class CaseResult(ReportModel):
     """The name of the list of gradients."""
 
     rule: str | None
-    """The clip in words, such as "total norm, threshold 1". null if other frameworks cannot clip in this way."""
+    """A description of the clip, such as "total norm, threshold 1". The value is null if other frameworks cannot clip
+    in this way."""
 
     elements: int
     """The number of elements of all gradients."""
@@ -171,7 +178,7 @@ class CaseResult(ReportModel):
     """The SHA-256 of the exact result at each stage."""
 
     stages_apart: list[Stage]
-    """The stages at which unified_clip's bits on the host path differ between frameworks."""
+    """The stages at which the bits of unified_clip's results on the host path differ between frameworks."""
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])
@@ -183,19 +190,20 @@ class CaseResult(ReportModel):
 
 
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
-    """Return the stages at which unified_clip's bits on the host path differ between frameworks."""
+    """Return the stages at which the bits of unified_clip's results on the host path differ between frameworks."""
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 
 
 class KnownDifferenceResult(ReportModel):
-    """An entry of the list of known differences, and the cases in which the run showed the difference."""
+    """An entry of the list of known differences, with the cases in which the run found the difference."""
 
     framework: str
     function: str
     kind: DifferenceKind
     listed_size: Real | None
-    """The size in the list, or inf for a difference with inf or NaN. null if the entry lists no numbers."""
+    """The size in the list, or inf for a difference with inf or NaN. The size is null if the entry contains no
+    numbers."""
 
     size: Real | None
     """The largest size in this run, or inf for a difference with inf or NaN."""
@@ -204,25 +212,26 @@ class KnownDifferenceResult(ReportModel):
     """The largest relative difference of finite numbers in this run."""
 
     not_finite: NotFinite = ""
-    """Where only one of the two results has inf or NaN."""
+    """The parts of the result in which only one side has inf or NaN."""
 
     cause: str = ""
-    """The causes that the entry covers, separated by commas. Empty if the entry has no cause."""
+    """The causes that the entry covers, separated by commas. If the entry has no cause, the text is empty."""
 
     incomplete: str = ""
-    """The line to add to an entry that has no key `cause`. Empty if the entry is complete."""
+    """The line that the user should add to an entry without the key `cause`. If the entry is complete, the text is
+    empty."""
 
     reason: str
     versions: str
-    """The versions that the entry is for, such as "torch>=2.8,<2.13". Empty for all versions."""
+    """The versions that have the difference, such as "torch>=2.8,<2.13". An empty string means all versions."""
 
     title: str
     problem: str
-    """Why the entry fails the run. Empty if the entry does not fail the run."""
+    """The reason why the entry fails the run. If the entry does not fail the run, the text is empty."""
 
     cases: list[str]
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
-    """The entry of known.toml. None in a report that was read from parity.json."""
+    """The entry of known.toml, or None if the report was read from parity.json."""
 
 
 class Problem(ReportModel):
@@ -233,13 +242,14 @@ class Problem(ReportModel):
 
     detail: str
     framework: str | None
-    """The framework that has the problem. null if several frameworks or the list of known differences have the
-    problem.
+    """The framework that has the problem. The value is null if the problem is in several frameworks or in the list of
+    known differences.
     """
 
     mode: str | None
     function: str | None = None
-    """The framework's function, or FILE.py:FUNCTION, that has the problem or a stale entry. null for unified_clip."""
+    """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. If the problem is in
+    unified_clip, the value is null."""
 
     excused: bool = False
     """Whether the baseline already had this failure, so that the failure does not fail the run."""
@@ -253,7 +263,8 @@ class Change(ReportModel):
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str
-    """The framework, or the package for the kind "version". Empty if the change is about all frameworks."""
+    """The name of the framework, or of the package for the kind "version". If the change affects all frameworks, the
+    name is empty."""
 
     what: str
     """The subject of the change: a mode, the framework's function, or a known difference."""
@@ -262,12 +273,12 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run. A failure fails the run if it is new or larger than in the baseline, or if
-    its verdict or cause has changed. A comparison that only the baseline has also fails the run.
+    """Whether the change fails the run. The run fails if a failure is new, or larger than in the baseline, or has
+    another verdict or cause. The run also fails if a comparison in the baseline is missing in this run.
     """
 
     why: str = ""
-    """Why the change fails the run, as a sentence. Empty if the result itself shows the failure."""
+    """A sentence with the reason why the change fails the run. If the result itself is a failure, the text is empty."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -280,7 +291,7 @@ class _CaseCounts(ReportModel):
 
 
 class Summary(_with_modes(_CaseCounts, (Counts, ...))):  # type: ignore[misc]
-    """Counts of cases, and of verdicts by mode and framework."""
+    """The number of cases, and the number of verdicts by mode and framework."""
 
     natives: Counts
 
@@ -290,54 +301,54 @@ class ParityReport(ReportModel):
 
     schema_: Literal[2] = Field(alias="schema")
     verdict: str
-    """The result in a sentence."""
+    """A sentence about the result of the run."""
 
     exit_code: Literal[0, 1, 3]
-    """0: the run passes. 1: a difference, or a new or larger difference than in the baseline. 3: a result is
-    missing, or nothing is tested.
+    """The exit status: 0 if the run passes, 1 if there is a difference that the baseline does not excuse, and 3 if a
+    result is missing or nothing is tested.
     """
 
     suite: str
     """The path of the suite, as the user typed it."""
 
     baseline: list[Change] | None
-    """The changes since the baseline. null without a baseline."""
+    """The changes since the baseline, or null if the run has no baseline."""
 
     processor: str = ""
-    """The processor of the run, and the number of its cores. Empty in reports of earlier versions."""
+    """The processor of the run, and the number of its cores. In reports of earlier versions, the text is empty."""
 
     versions: dict[str, str]
     frameworks: list[str]
     titles: dict[str, str]
-    """The title of the column with each framework's own functions, such as "PyTorch"."""
+    """The title of each framework's column, such as "PyTorch"."""
 
     summary: Summary
     notes: list[str]
-    """Further lines to print, such as the modes that were left out. Notes change no verdict."""
+    """Additional lines to print, for example about modes that were left out. Notes do not change a verdict."""
 
     problems: list[Problem]
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
     strict: bool = False
-    """Whether the run has the option `--strict`, so that the baseline excuses no failure."""
+    """Whether the run has the option `--strict`. With this option, the baseline excuses no failure."""
 
     untested: list[str] = Field(default=[])
-    """What the cases cannot test, because each exact result equals its input: "unified_clip", gradients, or
-    functions. An item in this list fails the run.
+    """The things that no case tests, because every exact result is equal to the input: "unified_clip", gradients, or
+    functions. If this list is not empty, the run fails.
     """
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
     """Frameworks whose absence does not fail the run."""
 
     chosen_cases: bool = Field(default=False, exclude=True)
-    """Whether the run has `--case`. A function that raises an error in the chosen cases can return a result in other
-    cases.
+    """Whether the run has the option `--case`. Then a function that raises an error in all chosen cases might return
+    results in other cases.
     """
 
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
-        """Return a copy that is safe to print. Fields that parity.json lacks have their defaults."""
+        """Return a copy that is safe to print. Fields that are not in parity.json get default values."""
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
@@ -355,7 +366,7 @@ class ParityReport(ReportModel):
 
     @property
     def absent(self) -> list[str]:
-        """The frameworks that are missing, and that the suite allows to be missing."""
+        """The missing frameworks whose absence the suite allows."""
         results = [*self.results(), *self.natives()]
         present = {name for name, result in results if result.verdict != "missing"}
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
@@ -373,13 +384,13 @@ class ParityReport(ReportModel):
 
     @property
     def differs(self) -> bool:
-        """Whether there are unexpected differences. Differences that the baseline excuses count, too."""
+        """Whether there are unexpected differences, including differences that the baseline excuses."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
     def always_raising(self) -> list[str]:
-        """The functions of the user that raised an error in each case that should return a result."""
+        """The functions of the user that raised an error in every case in which a result is expected."""
         returning = {f"{each.function} ({name})" for name, each in self.natives() if each.sha256}
         raising = [f"{r.function} ({name})" for name, r in self.natives() if r.is_users and r.kind == "raises"]
         return [] if self.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]

@@ -28,10 +28,10 @@ from .workers.run_worker import WorkerResults, WorkItem
 AT_ONCE = 2
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. Each group of modes has its own worker, which starts early."""
+"""The slowest modes. For each group of these modes, a separate worker starts early."""
 
 LAST = ((STATIC,),)
-"""The static mode has its own worker, which starts last."""
+"""The mode for which a separate worker starts after all other workers."""
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
@@ -108,7 +108,10 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return the version of each package. If frameworks have different versions, the key is like "numpy (torch)"."""
+    """Return the version of each package.
+
+    If two frameworks use different versions of a package, there is a key for each framework, such as "numpy (torch)".
+    """
     by_package = dict[str, dict[str, str]]()
     for framework, versions in by_framework.items():
         for package, version in versions.items():
@@ -146,7 +149,7 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
 
 
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
-    """Return the functions of the user that no case called, such as "clip.py:clip (torch)"."""
+    """Return the functions of the user that were not called in any case, such as "clip.py:clip (torch)"."""
     called = {
         (framework, case.call_name)
         for framework, each in results.items()
@@ -164,9 +167,9 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """Return what no case of the suite can test, because each exact result equals its input.
+    """Return the things that no case tests, because every exact result is equal to the input.
 
-    The list can have "unified_clip", names of lists of gradients, and functions of the user.
+    The list can contain "unified_clip", names of lists of gradients, and functions of the user.
     """
     if suite.chosen_cases:
         return []
@@ -198,9 +201,9 @@ def _has_number(gradient: Gradient) -> bool:
 
 
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
-    """Compare the results of the frameworks' functions with the list of known differences, and return its entries.
+    """Compare the results of the frameworks' functions with the list of known differences, and return the entries.
 
-    Entries of a framework with failed results are left out, because they could look stale.
+    If a framework has failed results, the framework's entries are left out, because they could look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

@@ -1,4 +1,4 @@
-"""Call functions a second time, to find out whether they are deterministic."""
+"""Call functions a second time to find out whether the functions are deterministic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .workers.run_worker import WorkItem
 def processor() -> str:
     """Return the name of the processor and the number of cores that the process can use.
 
-    Another processor or number of cores can change the order of a sum, and therefore the last bits of a norm.
+    If the processor or the number of cores changes, a sum can have another order, and the last bits of a norm can
+    change.
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):
@@ -37,7 +38,7 @@ NOT_DETERMINISTIC = "A second call returned other bits: the function is random, 
 def unexplained(report: ParityReport) -> list[tuple[str, str]]:
     """Return (framework, case name) for the failures of the user's functions.
 
-    Functions whose failures all have known causes are left out.
+    If all failures of a function have known causes, the function is left out.
     """
     failed = [
         (name, case.name, native)
@@ -50,7 +51,7 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Call the functions of some results again, and set the field `second_call` of the results.
+    """Repeat the calls of some results, and set the field `second_call` of the results.
 
     places: (framework, case name) of the results.
     """

@@ -53,7 +53,7 @@ def problems(
 ) -> tuple[list[str], list[str]]:
     """Return (messages about missing frameworks, messages about wrong results).
 
-    If all results are correct, the second list has the bits that differ between frameworks.
+    If all results are correct, the second list contains messages about frameworks with different bits.
     """
     right = oracle.expect(case)
     absent, wrong = [], []
@@ -74,7 +74,7 @@ def problems(
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return a message for each framework whose bits differ from the first framework.
+    """Return a message for each framework whose bits differ from the bits of the first framework.
 
     Correct results can have different bits only if norm_type is not 1, 2 or inf.
     """

@@ -1,1 +1,1 @@
-"""One adapter for each framework. A parity worker uses the adapter to make tensors and to call clip functions."""
+"""The adapters, one for each framework. A parity worker uses an adapter to make tensors and to call clip functions."""

@@ -22,7 +22,7 @@ class FunctionsMissingError(Exception):
 
 
 class Unimportable:
-    """A stand-in for a package that cannot be imported. Access to an attribute raises FunctionsMissingError."""
+    """A placeholder for a package that cannot be imported. Reading an attribute raises FunctionsMissingError."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -32,7 +32,7 @@ class Unimportable:
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function. A field is None if the function does not return it."""
+    """The result of a framework's function. If the function does not return a value, the field of the value is None."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -41,55 +41,60 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    The module of each framework has a subclass `Framework`, which must define `sgd`. The other methods have defaults.
+    The module of each framework contains a subclass `Framework`. Every subclass has to define `sgd`. All other methods
+    have defaults.
     """
 
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
-    """The values of `public_calls.Call.family` for which the framework has functions."""
+    """The families of clip rules, as in `public_calls.Call.family`, for which the framework has functions."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. False: in-place functions replace the tensors in their
+    """Whether in-place functions write into the tensors. If False, in-place functions replace the tensors in a
     container.
     """
 
     writes_from_graphs: bool = True
-    """Whether an in-place function inside a graph writes into tensors outside the graph. Used only if `writes` is True.
+    """Whether an in-place function inside a graph writes into tensors outside the graph. If `writes` is False, this
+    attribute has no effect.
     """
 
     marks_parameters: bool = False
     """Whether the framework's parameters have the attribute `need_clip`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
-        """Return the parameters after one SGD step with LEARNING_RATE. All parameters are 1 before the step.
+        """Return the parameters after one SGD step with LEARNING_RATE.
 
-        The result has one tensor for each gradient, and None for a gradient that is None.
+        Before the step, all parameters are 1. The result contains one tensor for each gradient, or None if the gradient
+        is None.
         """
 
     def in_place_arguments(self, invocation: Invocation) -> list[Any]:
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients after an in-place call. Used only if `writes` is True."""
+        """Return the gradients after an in-place call. If `writes` is False, this method is not called."""
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient. The default returns placeholders."""
+        """Return a parameter for each gradient. By default, the parameters are placeholders."""
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return an equal tensor that is the transpose of a contiguous tensor, if the framework has strides."""
+        """If the framework has strides, return an equal tensor that is the transpose of a contiguous tensor."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """Return a tensor of the same shape with stride 0, if the framework has strides.
+        """If the framework has strides, return a tensor of the same shape with stride 0.
 
-        Every element then has the value of the first element.
+        In this tensor, every element has the value of the first element.
         """
         return tensor
 
     def overlapping(self, tensors: list[Any]) -> list[Any]:
-        """Concatenate 1-d tensors, and return a view for each of them that begins one element after the previous view.
+        """Concatenate 1-d tensors, and return an overlapping view for each tensor.
+
+        Each view begins one element after the previous view.
 
         Frameworks without views return the tensors themselves.
         """
@@ -110,7 +115,7 @@ class Adapter(TensorConverter, Protocol):
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Compile the function into a graph, and run the graph on the tensors, some of which can be None."""
+        """Compile the function into a graph, and run the graph on the tensors. Some of the tensors can be None."""
 
     # -- The framework's own functions. Each method first sets `invocation.native` to the name of the function that it
     # calls: the report needs it, even if the call raises an error. A method returns None if there is no such function.
@@ -122,14 +127,14 @@ class Adapter(TensorConverter, Protocol):
         """Call the framework's function that clips by the total norm.
 
         p: The norm_type.
-        norm: The total norm to use. None: the function measures the norm.
+        norm: The total norm to use. If None, the function measures the norm.
         """
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
         """Call the framework's function that clips each tensor by its norm.
 
-        axes: The axes of slices that have their own norms. None: one norm for the tensor.
+        axes: The axes of slices that are clipped by their own norms. If None, the whole tensor is clipped by one norm.
         """
         return None
 
@@ -137,26 +142,27 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Call the framework's function that clips by the settings of `set_gradient_clip`, which only Paddle has."""
+        """Call Paddle's function that clips by the settings of `set_gradient_clip`.
+
+        No other framework has this function.
+        """
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """Call the framework's function that clips each unit of a gradient by the norm of the parameter's unit.
+        """Call the framework's function for adaptive gradient clipping by units.
 
-        The first half of `invocation.gradients` are gradients, and the second half are parameters.
+        `invocation.gradients` contains all gradients, and then all parameters.
         """
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework can have a function with the rule of the call."""
+        """Return whether the framework might have a function for the clip rule of the call."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function with the rule of the call. Return None if the framework has no such
-        function.
-        """
+        """Call the framework's function for the clip rule of the call. Return None if there is no function."""
         call, arguments = invocation.call, invocation.arguments
         if call.style == "steps":
             return None  # no framework has a function with the state of such a rule
@@ -176,7 +182,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """The adapter of a framework whose in-place functions get parameters, and overwrite their `.grad`."""
+    """The adapter of a framework whose in-place functions get parameters, and overwrite `.grad` of each parameter."""
 
     writes = True
     marks_parameters = True
@@ -189,10 +195,13 @@ class OnParameters(Adapter):
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter like the tensor, filled with the value. For None, return a parameter with one element."""
+        """Return a parameter with the shape of the tensor, filled with one value.
+
+        If the tensor is None, return a parameter with one element.
+        """
 
     def step(self, parameters: list[Any]) -> None:
-        """Take one SGD step with LEARNING_RATE, with the gradients in the parameters' `.grad`."""
+        """Make one SGD step with LEARNING_RATE and the gradients in `.grad`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if gradient is None else self.parameter(gradient, 1.0) for gradient in gradients]
@@ -226,10 +235,11 @@ class Invocation:
     arguments: Mapping[str, Any]
     gradients: Sequence[Any]
     native: str = ""
-    """The name of the framework's function that the adapter called. '': there is no such function."""
+    """The name of the framework's function that the adapter called, or '' if there is no function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The cached values of the properties. `cached_property` has a lock, which cannot be traced into a graph."""
+    """The cached values of properties. The decorator `cached_property` is not used, because its lock cannot be traced
+    into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:
@@ -238,13 +248,13 @@ class Invocation:
 
     @property
     def parameters(self) -> Any:
-        """A parameter for each gradient. In PyTorch and Paddle, the gradient is in its `.grad`."""
+        """A parameter for each gradient. In PyTorch and Paddle, the gradient is in `.grad` of the parameter."""
         needed = self.call_form.need_clip or [True] * len(self.gradients)
         return self.once("parameters", lambda: self.adapter.parameters(self.gradients, needed))
 
     @property
     def in_place_arguments(self) -> Any:
-        """One argument of an in-place function for each gradient: a parameter, or the gradient itself."""
+        """The arguments of an in-place function: a parameter for each gradient, or the gradients themselves."""
         return self.once("in_place_arguments", lambda: self.adapter.in_place_arguments(self))
 
     @property
@@ -270,7 +280,10 @@ class Invocation:
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """A function that returns whether to clip a parameter. None: parameters have the attribute `need_clip`."""
+        """A function that returns whether to clip a parameter.
+
+        The function is None if parameters have the attribute `need_clip`.
+        """
         if self.adapter.marks_parameters:
             return None
         needed = {

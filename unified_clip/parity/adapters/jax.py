@@ -1,4 +1,7 @@
-"""The parity worker's adapter for JAX. JAX has no clip functions, so optax's functions count as the framework's own."""
+"""The parity worker's adapter for JAX.
+
+JAX has no clip functions. So unified_clip is compared with the functions of optax.
+"""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from ...tensors.types import Dense, Gradient
 from .torch import Framework
 
 PATIENCE = timedelta(minutes=1)
-"""The longest time that a rank waits for another rank in a case."""
+"""The maximum time that a rank waits for another rank during a case."""
 
 WAIT = PATIENCE * 1.5
-"""The longest time that a rank waits for the text of another rank."""
+"""The maximum time that a rank waits for a text from another rank."""
 
 PLAIN_EVERY = 4
 """Every fourth gradient of a list stays a plain tensor."""
@@ -41,7 +41,7 @@ class Sharded(Framework):
         self._own = torch.distributed.new_group(timeout=WAIT)  # only for all_gather_text: the cases use another group
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
-        """Return the gradients as DTensors, in layouts that alternate. Sparse and 0-d gradients are not sharded."""
+        """Return the gradients as DTensors with alternating layouts. Sparse and 0-d gradients are not sharded."""
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))
         tensors = super().make_all(gradients)
         for number, (tensor, gradient) in enumerate(zip(tensors, gradients, strict=True)):
@@ -75,9 +75,9 @@ class Sharded(Framework):
 
 @contextmanager
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
-    """Join a process group, and yield an adapter that makes DTensors. PyTorch then uses one thread.
+    """Join a process group, and yield an adapter that makes DTensors. During this time, PyTorch uses one thread.
 
-    meeting: A file that all ranks use to find each other.
+    meeting: The path of a file by which the ranks connect to each other.
     """
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)

@@ -17,8 +17,9 @@ def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | No
 
 
 def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation | None:
-    """Return the call and its results as the argument of `find_cause`. Return None for a call that `find_cause` cannot
-    explain.
+    """Convert a call and its results to the argument of `find_cause`.
+
+    Return None if `find_cause` does not support the call.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     if call.is_adaptive or outcome.raised or case.options.raises:

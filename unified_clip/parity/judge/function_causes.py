@@ -1,4 +1,4 @@
-"""Choose causes of a function's differences that agree with all cases of the function."""
+"""Choose causes for the differences of a function that agree with all cases of the function."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Results = Mapping[tuple[str, str], JudgedResult]
 
 
 def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
-    """Replace the causes in `results` for the user's functions by causes that agree with all cases of a function.
+    """For the user's functions, replace the causes in `results` by causes that agree with all cases of a function.
 
-    Cases with long lists of gradients keep their causes, because their tensors were not stored.
+    If a case has a long list of gradients, the cause is kept, because the tensors were not stored.
     """
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):
@@ -32,7 +32,7 @@ def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results:
 def _by_function(
     cases: Sequence[Case], expected: Callable[[Case], Expected], results: Results
 ) -> list[tuple[dict[str, Observation], list[str]]]:
-    """Return (calls, names of the cases that need a cause) for each function of the user."""
+    """Return (calls, names of the cases without a cause) for each function of the user."""
     functions: dict[str, tuple[dict[str, Observation], list[str]]] = {}
     for case in cases:
         judged = results.get((NATIVE, case.name))

@@ -1,4 +1,7 @@
-"""Compare each result with the exact result when the result arrives, and then drop long tensors to save memory."""
+"""Compare each result with the exact result as soon as the worker sends the result.
+
+To save memory, long tensors are not kept.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,18 @@ from .verdict import compare_with_exact
 @dataclass
 class JudgedResult:
     result: UnifiedClipResult | NativeResult | None
-    """The result in the report. None if the framework has no function for the case."""
+    """The result for the report, or None if the framework has no function for the case."""
 
     outcome: CallOutcome | None = None
-    """The tensors of the result. None if there are no tensors, or if `oracle.is_long` returns True."""
+    """The tensors of the result, or None if there are no tensors, or if the tensors are too long to keep."""
 
     differs: bool = False
     needs_no_cause: bool = False
-    """Whether to skip the search for a cause: no number differs, or a known difference covers any cause."""
+    """Whether no cause is needed, because no number differs, or because a known difference covers any cause."""
 
     @property
     def native(self) -> NativeResult | None:
-        """The result of a framework's function. None for a result of unified_clip, and for a crash."""
+        """The result of a framework's function, or None if this is a result of unified_clip or a crash."""
         return self.result if isinstance(self.result, NativeResult) and not self.result.is_failure else None
 
 

@@ -1,6 +1,7 @@
 """Compute the exact result of a case, as the contract defines it.
 
-The module must not import unified_clip's clip code or kernels, because the exact results are used to check them.
+This module must not import unified_clip's clip code or kernels, because the exact results are used to test the clip
+code and the kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..suite.public_calls import Arguments, Call
 from . import recursions
 
 MAX_KEPT = 1 << 20
-"""The results of lists with at least this many elements are not kept in memory."""
+"""If a list of gradients has at least this number of elements, the results are not kept in memory."""
 
 
 @dataclass(eq=False)
@@ -56,8 +57,9 @@ def expect(case: Case) -> Expected:
 
 
 def has_effect(case: Case, expected: Expected) -> bool:
-    """Return whether the call should change a gradient. For a call without gradients, return whether the norm is not
-    0.
+    """Return whether the call should change a gradient.
+
+    If the call only measures the norm, return whether the norm is not 0.
     """
     if expected.gradients is None:
         return expected.norm is not None and bool(expected.norm.values().any())
@@ -79,9 +81,9 @@ def _counted(case: Case) -> list[Dense]:
 
 
 def counted_norm(case: Case, extreme: int = 0) -> float:
-    """Return the total norm of a case. Return NaN if the call clips per tensor or by value.
+    """Return the total norm of a case, or NaN if the call clips per tensor or by value.
 
-    extreme: 0, -1 or 1, for the exact norm, the smallest allowed norm or the largest allowed norm.
+    extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
     """
     if not case.call.by_total_norm or case.call.by_value:
         return math.nan
@@ -89,7 +91,7 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return the parameters after one SGD step. All parameters are 1 before the step."""
+    """Return the parameters after one SGD step, if all parameters are 1 before the step."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -99,10 +101,10 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the clipped gradients of a case. For a long case, a gradient is computed when it is read.
+    """Return the clipped gradients of a case. If the case is long, each gradient is computed when the gradient is read.
 
-    n: The total norm. Ignored if the call clips by value, per tensor, per slice or per group.
-    extreme: 0, -1 or 1, for the exact norm, the smallest allowed norm or the largest allowed norm.
+    n: The total norm. If the call clips by value, per tensor, per slice or per group, the total norm is ignored.
+    extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
     """
     call, call_form = case.call, case.call_form
     if call_form.gradients_for_parameters:
@@ -200,9 +202,10 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    The norm of the result is a float64 vector: the total norm of each step, followed by the numbers of the last state.
+    In the result, the norm is a float64 vector that contains the total norms of all steps, and then the numbers of the
+    last state.
 
-    totals: The total norm of each step. None: compute the exact norms.
+    totals: The total norm of each step. If None, the exact norms are computed.
     """
     rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
     settings = adaptive_calls.settings(case.arguments)
@@ -235,9 +238,10 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 
 
 def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
-    """Return the gradients of a case, with each unit clipped by the norm of the parameter's unit.
+    """Return the clipped gradients of a case with adaptive gradient clipping.
 
-    extremes: The values of `extreme` in `counted_norm`, for the gradients' norms and for the parameters' norms.
+    extremes: (`extreme` for the norms of the gradients, `extreme` for the norms of the parameters), as in
+        `counted_norm`.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

@@ -24,14 +24,15 @@ def compare(
 ) -> list[OwnPair]:
     """Compare the results of the user's functions with each other, and return an `OwnPair` for each pair of frameworks.
 
-    The verdict on a pair is the first of these that fits:
+    The verdict on a pair is the first verdict in this list whose condition is true:
 
     - "equal": the results are equal
     - "close": the results differ by no more than the sum of both tolerances
-    - "known": one result is a known difference, and neither result is "different" from the exact result
+    - "known": the verdict on one result is "known", and the verdict on the other result is not "different"
     - "different"
 
-    A long list of gradients has no tensors in `outcomes`. Its pair gets the worse of the verdicts on both results.
+    For a long list of gradients, `outcomes` contains no tensors. Then the verdict on the pair is the worse verdict of
+    both results.
     """
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
@@ -56,7 +57,7 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (description, size) of the difference between two results. At most one of them is set."""
+    """Return (description, size) of the difference between two results: ('', size) or (description, None)."""
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None
     sizes = []
@@ -87,7 +88,7 @@ class _Own(NamedTuple):
 
 
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
-    """Return notes about functions of the user that were not compared with each other, but could be."""
+    """Return notes about functions of the user that could be compared with each other, but were not compared."""
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
         _Own(framework, name, text)
@@ -141,5 +142,5 @@ def _kind(function: _Own) -> tuple[bool, bool, bool]:
 
 
 def in_words(pair: OwnPair) -> str:
-    """Return the verdict and the difference of a pair as text, such as "known, by 8.5 %"."""
+    """Return a text with the verdict and the difference of a pair, such as "known, by 8.5 %"."""
     return ", ".join(filter(None, (pair.verdict, f"by {size_in_words(pair.size)}" if pair.size else "", pair.detail)))

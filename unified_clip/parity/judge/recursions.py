@@ -1,6 +1,7 @@
-"""The adaptive rules as recursions over the norms of all steps, written without unified_clip's code.
+"""The adaptive rules, implemented without unified_clip's code.
 
-Each operation on floats is rounded once. If the settings are fractions, recursions of the total norm are exact.
+Each operation on floats is rounded once. If all settings are of the type Fraction, the results of rules for the total
+norm are exact.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 LARGEST_NORM = 1e150
-"""The largest norm that enters a state. The rules treat a larger norm as infinite."""
+"""The largest norm that can change a state. A larger norm is treated as infinite."""
 
 Step = tuple[float, dict[str, Any]]
 """(threshold of a step, state after the step)"""
@@ -50,7 +51,7 @@ def zclip(
 ) -> Iterator[Step]:
     """Yield (threshold, state after the step) for the total norm of each step.
 
-    root: The function for square roots. Pass another function than `math.sqrt` to compute exact roots.
+    root: The function for square roots. To compute exact roots, do not use `math.sqrt`.
     """
     mean: Any = 0 * alpha
     var: Any = 0 * alpha
@@ -109,7 +110,7 @@ def percentile(
 RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
 
 TensorStep = tuple[list[float | None], dict[str, Any]]
-"""(coefficients of all tensors, state after the step). A tensor without a gradient has the coefficient None."""
+"""(coefficients of all tensors, state after the step). If a tensor has no gradient, the coefficient is None."""
 
 
 def adagc(
@@ -153,7 +154,7 @@ def adagc(
 
 
 def units(shape: Sequence[int], convention: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the index of each unit of a tensor for the rule `agc`.
+    """For the rule `agc`, yield the index of each unit of a tensor.
 
     convention: "timm", "optax" or "composer".
     """
@@ -178,7 +179,7 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) for a unit of the rule `agc`.
 
-    A gradient norm below the smallest norm is replaced by the smallest norm.
+    If the norm of a gradient is below the smallest norm, the smallest norm is used instead.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

@@ -1,10 +1,10 @@
 """Decide whether a result agrees with the exact result.
 
-A result with the same bits as the exact result is `equal`. Other results are `different`, with two exceptions:
+The verdict is `equal` if the result and the exact result have the same bits. Otherwise, the verdict is `different`,
+with two exceptions:
 
-- `close`: the norm is within the contract's bound, and every element follows exactly from that norm. This verdict is
-  possible on the device path, in graphs, and for a `norm_type` other than 1, 2 and inf. Graphs with compiled kernels
-  must be `equal`.
+- `close`: the contract allows the error of the norm, and this norm explains every element exactly. This verdict is
+  possible on the device path, in graphs without compiled kernels, and if `norm_type` is not 1, 2 or inf.
 - `flushed`: the framework replaced subnormal numbers by 0 in a case with `subnormal = true`.
 """
 
@@ -29,7 +29,7 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""The allowed error of a norm on the device path: in ULP for float32, relative for float64."""
+"""The allowed error of a norm on the device path: an error in ULP for float32, and a relative error for float64."""
 
 VerdictKind = Literal["equal", "close", "flushed", "different", FailureKind]
 
@@ -64,11 +64,11 @@ step.
 class Verdict:
     kind: VerdictKind
     ulps: float = 0.0
-    """The largest distance from the exact number, in ULP. inf if there are no numbers to compare."""
+    """The largest distance from the exact number, in ULP, or inf if there are no numbers to compare."""
 
     detail: str = ""
     stages: Mapping[Stage, float] = field(default_factory=dict)
-    """The largest distance at each stage, in ULP. The stage "coefficient" has a relative distance."""
+    """The largest distance at each stage, in ULP. For the stage "coefficient", the distance is relative."""
 
     @property
     def agrees(self) -> bool:
@@ -126,9 +126,9 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 
 
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
-    """Return the clip coefficient of each gradient, measured on the largest finite element of the gradient.
+    """Return the clip coefficient of each gradient, computed from the largest finite element of the gradient.
 
-    The coefficient of a gradient without such an element is 1.
+    If there is no finite element except 0, the coefficient is 1.
     """
     pairs = zip(map(densify, case.clipped_inputs), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -146,7 +146,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if a clip class returned a copy of an unchanged gradient. Otherwise, return ''."""
+    """If a clip class returned a copy of an unchanged gradient, return an error message. Otherwise, return ''."""
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -172,7 +172,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 
 
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
-    """Yield the norm and each clipped gradient, one at a time because all of them can exceed the memory."""
+    """Yield the norm and each clipped gradient, one at a time to save memory."""
     yield result.norm
     yield from result.gradients or ()
 
@@ -199,7 +199,7 @@ def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dens
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the clipped gradients follow from a norm that the contract allows on the device path."""
+    """Return whether a norm that the contract allows on the device path explains the clipped gradients."""
     if outcome.gradients is None or expected.gradients is None:
         return True
     if case.call.by_value:
@@ -216,9 +216,10 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether a result of an adaptive rule follows from norms that the contract allows on the device path.
+    """Return whether norms that the contract allows on the device path explain the result of an adaptive rule.
 
-    For `adagc`, the norms of the tensors are unknown, so an error of ADAGC_FACTOR times the norm's error is allowed.
+    In results of `adagc`, the norms of the tensors are unknown. So the allowed error is ADAGC_FACTOR times the allowed
+    error of a norm.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False
@@ -244,11 +245,15 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 ADAGC_FACTOR = 8
-"""The allowed error of an `adagc` result, as a multiple of a norm's allowed error. The result depends on four norms."""
+"""The allowed error of a result of `adagc`, as a multiple of the allowed error of a norm. A result of `adagc` depends
+on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
-    """Return whether the parameters follow from the clipped gradients. Return True if parameters were not computed."""
+    """Return whether the clipped gradients explain the parameters after an SGD step.
+
+    Return True if no parameters were computed.
+    """
     gradients = outcome.gradients or ()
     return outcome.update is None or ulps([*map(oracle.after_sgd_step, gradients)], outcome.update) == 0
 
@@ -271,11 +276,11 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether each element of the result equals the same element of one of the candidates.
+    """Return whether each element of the result is equal to the same element of a candidate.
 
-    Elements with 64 bits, and elements of sparse gradients, only have to be equal up to rounding.
+    Elements with 64 bits, and elements of sparse gradients, have to be equal only up to rounding.
 
-    candidates: Correctly clipped gradients, one for each allowed norm.
+    candidates: A correctly clipped gradient for each allowed norm.
     """
     if result is None or gradient is None:
         return result is None
@@ -291,7 +296,7 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|. Return inf if the numbers differ and the quotient is undefined."""
+    """Return |value - right| / |right|, or inf if the numbers differ and the quotient is undefined."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

@@ -1,6 +1,7 @@
 """Find the element of a result with the largest error, at the first stage of the call that differs.
 
-For a framework's function, a stage that differs only by rounding is skipped if a later stage differs by more.
+For a framework's function, a stage is skipped if the stage differs only by rounding, and a later stage has a larger
+difference.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class _Place(NamedTuple):
     tensor: int
     element: int
     distance: tuple[float, float]
-    """(relative distance, distance in ULP). The relative distance is 0 for unified_clip."""
+    """(relative distance, distance in ULP). For unified_clip, the relative distance is 0."""
 
     apart: int
     """The number of elements of the tensor that differ."""
@@ -95,7 +96,7 @@ def _find(
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return the tensors of a stage in the exact result's dtypes, or None if they cannot be compared."""
+    """Return the tensors of a stage in the dtypes of the exact result, or None if the tensors cannot be compared."""
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None

@@ -1,1 +1,1 @@
-"""Measure how the frameworks' functions differ, and compare the differences with the suite's list."""
+"""Measure the differences of the frameworks' functions, and compare the differences with the suite's list."""

@@ -19,7 +19,7 @@ from ..suite.schema import Name
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
-"""Where only one of the two results has inf or NaN. '': nowhere."""
+"""The parts of the result in which only one side has inf or NaN. '' means that there is no such part."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -34,7 +34,8 @@ KINDS: Mapping[str, str] = {
 }
 
 SIZED = ("value", "touched")
-"""The kinds of differences in numbers only. Their entries need a size or `not_finite`."""
+"""The kinds of differences in which only numbers differ. An entry for such a difference needs a size or
+`not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared."""
@@ -47,47 +48,51 @@ WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 ANY, UNKNOWN = "any", "unknown"
 
 UNEXPLAINED = ", and the cause is unknown"
-"""The end of the reason that `--accept` writes for a difference without a known cause."""
+"""If the cause of a difference is unknown, the reason that `--accept` writes ends with this text."""
 
 NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
 
 WITHIN = 1.1
 LARGEST_WITHIN = 10.0
-"""The largest allowed value of `within`. Larger values would accept another order of magnitude."""
+"""The largest allowed value of `within`. Larger values would accept much larger differences."""
 
 
 @dataclass(frozen=True)
 class NativeDeviation:
     function: str
     kind: DifferenceKind | Literal[""] = ""
-    """A key of `KINDS`. '': the results are equal up to rounding."""
+    """A key of `KINDS`, or '' if the results are equal up to rounding."""
 
     finite_size: float = 0.0
-    """The largest relative difference of finite numbers. Rounding counts as 0, except for the kind "touched"."""
+    """The largest relative difference of finite numbers. Differences by rounding are stored as 0, except for the kind
+    "touched"."""
 
     norm: float | None = None
-    """The relative error of the norm. None: there is no norm to compare. inf: one of the two norms is inf or NaN."""
+    """The relative error of the norm. The error is None if there is no norm to compare, and inf if only one of the two
+    norms is a number."""
 
     gradients: float | None = None
     """The largest error of an element, relative to the largest exact element of its gradient.
 
-    None: the gradients were not compared. inf: an element is inf or NaN in only one of the results.
+    The error is None if the gradients were not compared, and inf if an element is inf or NaN in only one of the
+        results.
     """
 
     not_finite: NotFinite = ""
 
     lacks_norm: bool = False
-    """Whether the function returned no norm, although the public name returns a norm."""
+    """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
 
     detail: str = ""
     cause: str = ""
-    """The cause as a sentence. '': no cause was found, or the list already has the difference."""
+    """The cause as a sentence, or '' if no cause was found, or if the list already contains the difference."""
 
     cause_kind: str = ""
-    """The cause in a word or two, such as "another eps"."""
+    """The kind of the cause, such as "another eps"."""
 
     contradiction: str = ""
-    """The reason why a cause that fits this case was rejected: another case contradicts the cause."""
+    """If a cause explains this case, but another case contradicts the cause, a sentence about the contradiction.
+    Otherwise empty."""
 
 
 class Difference(Protocol):
@@ -118,25 +123,24 @@ class KnownDifference(schema.Table):
 
     reason: Name
     size: Annotated[float, Field(gt=0)] = 0.0
-    """The largest relative difference of finite numbers. 0: finite numbers differ only by rounding."""
+    """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """Where only one of the two results has inf or NaN. The entry covers only cases with inf or NaN in the same
-    place.
+    """The parts of the result in which only one side has inf or NaN. The entry covers only cases in which the same
+    parts have inf or NaN.
     """
 
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
-    """The causes that the entry covers. ANY: any cause. UNKNOWN: a difference without a known cause.
-
-    '': any cause. Only entries from earlier versions have no cause, and the run reports them as incomplete.
+    """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause. '' also
+    stands for any cause: an entry from an earlier version has no key `cause`, and is reported as incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
-    """A few words for the table of known differences. Entries with the same title share a row."""
+    """The title for the table of known differences. Entries with the same title are in one row."""
 
     versions: str = ""
-    """The package and versions that show the difference, such as "torch>=2.8,<2.13". '': all versions."""
+    """The package and the versions that have the difference, such as "torch>=2.8,<2.13", or '' for all versions."""
 
     @field_validator("versions")
     @classmethod
@@ -178,7 +182,7 @@ class KnownDifference(schema.Table):
 
     @property
     def lacks_reason(self) -> bool:
-        """Whether the cause is unknown and the user has not replaced the reason that `--accept` wrote."""
+        """Whether the cause is unknown, and the entry still has the reason that `--accept` wrote."""
         return UNKNOWN in self.causes and self.reason.endswith(UNEXPLAINED)
 
     @property
@@ -187,7 +191,7 @@ class KnownDifference(schema.Table):
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the entry has `size = inf`, as entries from earlier versions can have."""
+        """Whether the entry has `size = inf`, which is allowed only in entries from earlier versions."""
         return self.size == math.inf
 
     @property
@@ -195,28 +199,28 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """Return the package that `versions` names if the package is not installed. Otherwise, return ''."""
+        """If the package in `versions` is not installed, return the name of the package. Otherwise, return ''."""
         required = self._required
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return False if the entry is for other versions of its package than the installed version."""
+        """Return whether the entry is for the installed version of the package."""
         required = self._required
         if required is None or self.unreported(installed):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def is_for(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry has the framework, case, function and kind of the difference."""
+        """Return whether the framework, the case, the function and the kind of the difference match the entry."""
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(difference.function or "")
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry accepts a difference of this kind and cause. The size is ignored.
+        """Return whether the entry accepts a difference of this kind and cause, regardless of the size.
 
-        An entry with `size = inf` covers inf and NaN everywhere, so that `--accept` can replace the entry.
+        If an entry has `size = inf`, it covers inf and NaN in all places, so that `--accept` can replace the entry.
         """
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
@@ -255,9 +259,9 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
 
 
 def recorded_cause(difference: Difference) -> str:
-    """Return the text for `cause` in an entry: the kind of the cause, or the class of an error.
+    """Return the value of `cause` for an entry: the kind of the cause, or the class of an error.
 
-    Return '' for kinds of differences without recorded causes.
+    Return '' if entries for this kind of difference have no cause.
     """
     if difference.kind in ERRORS:
         return difference.detail.partition(":")[0]
@@ -272,7 +276,7 @@ def cause_value(differences: Iterable[Difference]) -> str | list[str]:
 def size_in_words(size: float) -> str:
     """Return a relative size as text: in percent, or as a factor such as "12 times".
 
-    Sizes below 0.01 % are written like 1.2e-05.
+    If the size is below 0.01 %, the text is a number such as 1.2e-05.
 
     >>> size_in_words(0.25)
     '25 %'

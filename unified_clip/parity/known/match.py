@@ -37,11 +37,11 @@ def match_deviations(
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the differences of all frameworks' functions with the list of known differences.
 
-    Return (judgements, entries). `judgements` has (verdict, problem) for each deviation. The problem is '' if the
-    deviation does not fail the run. `entries` has the result of each entry that applies to the installed versions.
+    Return (judgements, entries). `judgements` contains (verdict, problem) for each deviation. If the deviation does not
+    fail the run, the problem is ''. `entries` contains a result for each entry that applies to the installed versions.
 
-    known: The list of known differences. None: the suite has no list.
-    accepting: Whether the run has `--accept`, so that no problem advises this option.
+    known: The list of known differences, or None if the suite has no list.
+    accepting: Whether the run has the option `--accept`. If True, no problem advises this option.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
@@ -91,10 +91,12 @@ def _problem(
     others: Sequence[KnownDifference],
     limited: Sequence[KnownDifference],
 ) -> tuple[str, str]:
-    """Return (why the deviation fails the run, advice to run with `--accept`). Both are '' if the run does not fail.
+    """Return (reason why the deviation fails the run, advice to run with `--accept`).
+
+    If the run does not fail, return ('', '').
 
     others: The known differences for the same function, case and kind.
-    limited: The known differences that cover the deviation, but only for other package versions.
+    limited: The known differences that cover the deviation only for other versions of the package.
     """
     if not deviation.kind:
         return "", ""
@@ -155,7 +157,7 @@ def _judge_entry(
     was_called: bool,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. Its `problem` is the reason why the entry is stale."""
+    """Return the result of an entry. The field `problem` contains the reason if the entry is stale."""
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
     problem = incomplete = remedy = ""
     if entry.lacks_cause and cases:  # the line that `--accept` writes

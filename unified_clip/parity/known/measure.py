@@ -24,7 +24,8 @@ def measure(
 ) -> NativeDeviation | None:
     """Return the difference between the result of a framework's function and the exact result.
 
-    Return None if the framework has no function for the case. Results with wrong shapes or dtypes are converted first.
+    Return None if the framework has no function for the case. Before the comparison, results with wrong shapes or
+    dtypes are converted.
     """
     if not outcome.name:
         return None
@@ -65,10 +66,10 @@ def measure(
 
 
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
-    """Return how a function that raised an error differs from what its case expects.
+    """Return the difference between an error that a function raised and the result that the case expects.
 
-    A framework's function can raise an expected error in any class. A function of the user must raise the expected
-    class, because a wrong signature also raises an error.
+    If the case expects an error, a framework's function can raise an error of any class. But a function of the user has
+    to raise the expected class, because a wrong signature also raises an error.
     """
     expected, detail = case.options.raises, outcome.message
     kind: DifferenceKind | Literal[""] = ""
@@ -83,13 +84,13 @@ def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
 
 class Difference(NamedTuple):
     size: float = 0.0
-    """The largest difference of finite numbers, on the scale of the function `difference`."""
+    """The largest relative difference of finite numbers."""
 
     is_finite: bool = True
-    """Whether both sides have inf and NaN in the same places."""
+    """Whether both results have inf and NaN in the same places."""
 
     has_nonzero: bool = False
-    """Whether a number differs from 0 in an array that should have only zeros. This is never rounding."""
+    """Whether an array that should contain only zeros contains another number. Such a difference is never rounding."""
 
 
 Arrays = Sequence[Float64s]
@@ -98,8 +99,8 @@ Arrays = Sequence[Float64s]
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the largest relative difference between results and exact results.
 
-    The difference of an array is relative to the largest finite element of the exact array. If that element is 0, the
-    scale is the first of these numbers that is not 0:
+    Differences are divided by the largest finite element of the exact array. If this element is 0, differences are
+    divided by the first number in this list that is not 0:
 
     - the largest element of the array before the clip, but at most the largest element of all exact arrays
     - the largest element of all exact arrays
@@ -107,7 +108,7 @@ def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
 
     If all exact arrays are 0, the largest element of `inputs` replaces the largest exact element.
 
-    inputs: The gradients before the clip. Empty: there are no gradients.
+    inputs: The gradients before the clip, or an empty list if there are no gradients.
     """
     overall = _largest(exact) or _largest(inputs)
     size, is_finite, has_nonzero = 0.0, True, False
@@ -128,14 +129,15 @@ def _largest(arrays: Arrays) -> float:
 
 
 def values(tensors: Sequence[Gradient]) -> list[Float64s]:
-    """Return an array for each tensor. The array for None is empty."""
+    """Return an array for each tensor, and an empty array for None."""
     return [np.empty(0) if dense is None else dense.values() for dense in map(densify, tensors)]
 
 
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
-    """Return the results with the shapes and dtypes of the exact results, or None if the numbers of elements differ.
+    """Convert the results to the shapes and dtypes of the exact results.
 
-    A result that is None becomes zeros. If the number of results is wrong, results other than None are paired in order.
+    Return None if the numbers of elements differ. If a result is None, it becomes an array of zeros. If the number of
+    results is wrong, all results except None are compared in order.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])
@@ -160,7 +162,7 @@ def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether the function changed a gradient that should stay unchanged.
 
-    Sparse gradients with repeated rows are skipped, because the sum of the rows can round differently.
+    Sparse gradients with repeated rows are ignored, because the sum of the rows can be rounded differently.
     """
     if expected.gradients is None or outcome.gradients is None:
         return False

@@ -35,8 +35,8 @@ class Changes(NamedTuple):
 def write(path: Path, report: ParityReport) -> Changes:
     """Remove stale entries from the list of known differences, and add entries for new differences.
 
-    Correct entries and comments stay unchanged. A stale entry that still covers a difference gets the new size and
-    cases.
+    Correct entries and comments stay unchanged. If a stale entry still covers a difference, the size and the cases of
+    the entry are updated.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
@@ -100,7 +100,7 @@ def _correct_and_stale(
 
 
 def _magnitude(native: NativeResult) -> str:
-    """Return the exponent of 10 of a difference as text. Return '' if finite numbers do not differ."""
+    """Return the exponent of a difference in scientific notation, or '' if finite numbers do not differ."""
     return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
@@ -136,9 +136,10 @@ def _differences(report: ParityReport) -> dict[Place, NativeResult]:
 def _renew(
     table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport
 ) -> list[Table]:
-    """Update the size and cases of an entry. Return additional entries if its differences have several `not_finite`.
+    """Update the size and cases of an entry.
 
-    Only entries from earlier versions, which have `size = inf`, need additional entries.
+    If the differences have different values of `not_finite`, return additional entries. Additional entries are needed
+    only for an entry from an earlier version with `size = inf`.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
@@ -159,7 +160,7 @@ def _renew(
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Set the cases, the size and `not_finite` of an entry from the results that it covers.
 
-    If a pattern also matches a difference of another entry, the names of the cases replace the patterns.
+    If a pattern also matches a difference of another entry, use the names of the cases instead of the patterns.
     """
     names = sorted(case for _, case in covered)
     gone = known.unmatched_patterns(names)
@@ -186,7 +187,10 @@ def _set_numbers(table: Table, natives: Collection[NativeResult], within: float)
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results, rounded to three digits unless rounding exceeds the factor `within`."""
+    """Return the largest size of the results.
+
+    Round the size to three digits, unless rounding changes the size by more than the factor `within`.
+    """
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest
@@ -195,7 +199,7 @@ def _size(natives: Collection[NativeResult], within: float) -> float:
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
     """Return a new entry for the differences of a function.
 
-    old: The previous entries. A previous entry for the same differences provides the title and the reason.
+    old: The previous entries. If a previous entry was for the same differences, copy the title and the reason.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]

@@ -22,7 +22,7 @@ from ..suite.schema import SuiteError
 from . import compared
 
 FACTOR = 1.1
-"""Sizes whose quotient is at most this factor count as equal."""
+"""Two sizes are equal if the larger size is at most this factor times the smaller size."""
 
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
@@ -37,12 +37,12 @@ SECOND_CALLS = {
 }
 
 Key = tuple[str, str, str]
-"""(framework, what, case) of a `results.Change`"""
+"""The fields `framework`, `what` and `case` of a `results.Change`."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or known difference, to compare with the entry of the other report that has the same key."""
+    """A result or a known difference. It is compared with the entry of the other report that has the same key."""
 
     verdict: str
     text: str
@@ -52,27 +52,30 @@ class _Entry:
 
     wrong: bool = False
     cause: str = ""
-    """The cause of the difference, without numbers that vary."""
+    """The cause of the difference, without numbers that change from run to run."""
 
     compared: Sequence[str] = ()
-    """The parts of a function's result that were compared with the exact result: "norm" and "gradients"."""
+    """The compared parts of a function's result: "norm" and "gradients"."""
 
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The entry of the list of known differences. If the entry has changed, the user has accepted the difference
-    again.
+    """The entry of the list of known differences. If the entry is not the same as in the baseline, the user has
+    accepted the difference again.
     """
 
     is_random: bool = False
-    """Whether a second call returned other bits than the first call."""
+    """Whether the bits of a second call differ from the bits of the first call."""
 
     has_changed: bool = False
-    """Whether two calls returned other bits than the baseline, on the same processor."""
+    """Whether the bits of two calls differ from the baseline, although the processor is the same."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Return the report in a parity.json. Raise SuiteError if it has none of the cases or none of the frameworks."""
+    """Return the report in a parity.json.
+
+    Raise SuiteError if the report contains none of the cases or none of the frameworks.
+    """
 
     def error(problem: str) -> SuiteError:
         return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
@@ -109,7 +112,7 @@ def check_digests(path: Path, report: ParityReport) -> None:
 def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
     """Return the changes between two reports. Changes that fail the run come first.
 
-    strict_bits: Whether other bits fail the run, except for functions that are not deterministic.
+    strict_bits: Whether changed bits fail the run. Functions that are not deterministic never fail for this reason.
     """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
@@ -159,7 +162,7 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
 
 
 def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[tuple[str, str]]:
-    """Return (framework, case name) for results of functions that have other digests than in the baseline."""
+    """Return (framework, case name) for each result of a function whose digests differ from the baseline."""
     if _without_digests(old, new) and not strict_bits:
         return []
     before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
@@ -172,14 +175,14 @@ def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = Fa
 
 
 def processors_differ(old: ParityReport, new: ParityReport) -> str:
-    """Return why the reports can be from different processors. Otherwise, return ''."""
+    """Return a reason if the reports might be from different processors. Otherwise, return ''."""
     if not old.processor:
         return "the baseline does not name its processor"
     return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return why digests cannot be compared. Otherwise, return ''."""
+    """Return a reason if digests cannot be compared. Otherwise, return ''."""
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
@@ -194,7 +197,7 @@ def _lack_digests(report: ParityReport) -> bool:
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
-    """Return whether the baseline of a report already had a failure."""
+    """Return whether the baseline already contains the failure with this key."""
     if report.baseline is None or report.strict:
         return False
     return not any(change.worse and (change.framework, change.what, change.case) == key for change in report.baseline)
@@ -205,7 +208,7 @@ def excused(report: ParityReport) -> int:
 
 
 def losses(report: ParityReport) -> list[Change]:
-    """Return the changes that fail the run although their results show no failure."""
+    """Return the changes that fail the run, although the results themselves are not failures."""
     return [change for change in report.baseline or [] if change.why]
 
 
@@ -214,8 +217,10 @@ def known_title(known: KnownDifferenceResult) -> str:
 
 
 def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDifferenceResult, str]]:
-    """Yield (entry, suffix). The suffix is " (2)" for the second entry with the same `known_title`, and '' for the
-    first.
+    """Yield (entry, suffix).
+
+    If several entries have the same `known_title`, the suffix of the second entry is " (2)". The suffix of the first
+    entry is ''.
     """
     count: Counter[tuple[str, str]] = Counter()
     for entry in entries:
@@ -255,7 +260,7 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry) -> str:
-    """Return why two results can no longer be compared. Otherwise, return ''."""
+    """Return a reason if two results can no longer be compared. Otherwise, return ''."""
     if new.exact:
         return (
             "the exact result differs from the baseline, so the gradients or the call of this case have changed. "
@@ -309,7 +314,10 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
 
 
 def _listing(report: ParityReport, framework: str, case: str) -> object:
-    """Return the list's entry for a result, without the measured numbers. Return None if the result has no entry."""
+    """Return the entry in the list of known differences that belongs to a result, without measured numbers.
+
+    Return None if there is no entry.
+    """
     for entry in report.known:
         if entry.framework == framework and case in entry.cases:
             return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions
@@ -351,7 +359,10 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
 
 
 def _measured(entry: KnownDifferenceResult) -> str:
-    """Return the size of a known difference as text, with the listed size if the measured size is larger."""
+    """Return the measured size of a known difference as text.
+
+    If the measured size is larger than the size in the list, the text contains both sizes.
+    """
     size = entry.size or 0.0
     if entry.entry:
         listed, measured = entry.entry.size, entry.finite_size

@@ -16,7 +16,7 @@ from . import baseline, compared
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report of a run, before it is compared with a baseline.
+    """Build the report of a run without a comparison with a baseline.
 
     fields: Values of other fields of `ParityReport`, such as `versions`.
     """
@@ -34,7 +34,7 @@ def report(
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return the report with its changes since a baseline, and with a new verdict, exit status and problems.
+    """Add the changes since a baseline to a report, and update the verdict, the exit status and the problems.
 
     changes: The changes since the baseline, or None without a baseline.
     """
@@ -47,9 +47,9 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 
 def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """Return the report for `--strict`: entries without a cause or reason fail, and the baseline excuses no failure.
+    """Return the report for `--strict`: incomplete entries fail the run, and the baseline excuses no failure.
 
-    accepting: Whether the run has `--accept`, which adds missing causes.
+    accepting: Whether the run has the option `--accept`, which adds missing causes.
     """
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
     no_cause = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"
@@ -63,7 +63,7 @@ def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    """Return notes about entries of known differences without a cause, or without a reason for an unknown cause."""
+    """Return notes about known differences that have no cause, or that have an unknown cause and no reason."""
     entries = [entry for entry in known if entry.incomplete]
     return [*(_without_cause(entries) if entries else []), *_without_reason(known)]
 
@@ -146,7 +146,7 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 
 def _joined(problems: Iterable[Problem]) -> list[Problem]:
-    """Merge problems that differ only in their cases."""
+    """Merge problems that are equal except for the cases."""
     joined: dict[tuple[str | bool | None, ...], Problem] = {}
     for each in problems:
         key = (each.what, each.detail, each.function, each.excused)
@@ -200,7 +200,10 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> Problem:
-    """Return the problem of a stale entry. number: The suffix from `baseline.numbered`."""
+    """Return a problem for a stale entry.
+
+    number: The suffix from `baseline.numbered`.
+    """
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,

@@ -1,6 +1,6 @@
-"""Group the results by clip rule, for the table that compares the frameworks' functions on the same gradients.
+"""Group the results by clip rule, for a table that compares the functions of different frameworks.
 
-For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row.
+For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` are in the same row.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The stages that can have the result of a call, in order of preference."""
+"""The stages at which a call can have a result, in order of preference."""
 
 
 class Function(NamedTuple):
-    """A result of a framework's function, and the first case with this result."""
+    """A result of a framework's function, with the first case that has this result."""
 
     result: NativeResult
     case: str
@@ -42,7 +42,7 @@ class Row:
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
-        """The names of unified_clip's functions, by the digest of their exact result."""
+        """{digest of an exact result: names of unified_clip's functions with this result}."""
         names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
@@ -52,7 +52,10 @@ class Row:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all results of unified_clip on the host path are exact. False if there are none."""
+        """Whether all results of unified_clip on the host path are exact.
+
+        If there are no results, the value is False.
+        """
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 
@@ -60,7 +63,7 @@ class Row:
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
     """Return a row for each list of gradients and each clip rule.
 
-    A rule is left out if only one framework has a function for the rule.
+    If only one framework has a function for a rule, there is no row for the rule.
     """
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:

@@ -1,4 +1,4 @@
-"""Name what a run compared: unified_clip, the frameworks' functions, and functions of the user."""
+"""Describe the functions that a run compared: unified_clip, the frameworks' functions, and functions of the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def whose(report: ParityReport) -> str:
 
 
 def line(report: ParityReport) -> str:
-    """Return the line that names what was compared with exact arithmetic."""
+    """Return a line about the functions that were compared with exact arithmetic."""
     parts = ["unified_clip"] if any(not result.is_failure for _, result in report.results()) else []
     natives = [(name, result) for name, result in report.natives() if not result.is_failure]
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []

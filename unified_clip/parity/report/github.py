@@ -1,4 +1,4 @@
-"""Write the problems of a run as annotations of GitHub Actions, for `unified-clip parity --format github`."""
+"""Print the problems of a run as annotations for GitHub Actions: `unified-clip parity --format github`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import markdown
 
 
 def lines(report: ParityReport, root: Path) -> list[str]:
-    """Return an annotation for each problem. A problem that the baseline excuses is a warning.
+    """Return an annotation for each problem. If the baseline excuses a problem, the annotation is a warning.
 
     root: The suite's directory, which contains the functions of the user.
     """
@@ -27,7 +27,7 @@ def _annotation(problem: Problem, root: Path) -> str:
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:
-    """Return the keys `file` and `line` for a function of the user, and {} for any other function."""
+    """If the problem is in a function of the user, return the keys `file` and `line`. Otherwise, return {}."""
     if ".py:" not in (problem.function or ""):
         return {}
     path, name = own_functions.split(problem.function or "", root)

@@ -1,4 +1,4 @@
-"""Write the report as JUnit XML (xunit2), with the attributes of Jenkins' junit-10.xsd.
+"""Write the report as JUnit XML (xunit2). The attributes follow Jenkins' junit-10.xsd.
 
 Each framework and mode is a test suite, and each case is a test case.
 """
@@ -77,7 +77,7 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _title(mode: str, result: Result) -> str:
-    """Return the title of the mode of a result, with the name of a user's function."""
+    """Return the title of a mode. If the result is from a function of the user, add the name of the function."""
     title = compared.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
@@ -87,7 +87,7 @@ def _fill(
 ) -> None:
     """Add the results of one framework in one mode to a `testsuite` element.
 
-    losses: Why a change since the baseline fails the run, by key.
+    losses: The reasons why changes since the baseline fail the run, by key.
     """
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None

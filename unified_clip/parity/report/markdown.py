@@ -82,7 +82,10 @@ def problem_line(problem: Problem) -> str:
 
 
 def cases_of(problem: Problem) -> str:
-    """Return the name of a problem's case, or the number of cases and the first name."""
+    """Return the name of a problem's case.
+
+    If there are several cases, return the number of cases and the first name.
+    """
     names = problem.cases
     return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
 
@@ -130,7 +133,10 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip, and the modes with another verdict, as in "equal; device: 1 ULP"."""
+    """Return the verdict on unified_clip as text.
+
+    If some modes have another verdict, add them, as in "equal; device: 1 ULP".
+    """
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)
@@ -160,14 +166,17 @@ def native(results: FrameworkResult) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a relative size as short text, such as "1.2e-07". Return "-" for None."""
+    """Return a short text for a relative size, such as "1.2e-07", or "-" for None."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
-    """Return the report as Markdown of at most `most` bytes. If lines are left out, the report has their number."""
+    """Return the report as Markdown with at most `most` bytes.
+
+    If lines are left out, the report contains the number of missing lines.
+    """
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]

@@ -1,4 +1,4 @@
-"""Render the report as one HTML page that needs no other file."""
+"""Render the report as a single HTML page, without other files."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """A card below a row or a problem: a result, and the columns that have this result."""
+    """A card below a row or a problem, which shows a result and the columns with this result."""
 
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(column number from 1, column, result) for each column. The card of a problem has one column with the number
-    0.
+    """(column number from 1, column, result) for each column. If the card belongs to a problem, it has a single column
+    with the number 0.
     """
 
     @property
     def numbers(self) -> str:
-        """The column numbers as text, such as "1 3"."""
+        """A text with the column numbers, such as "1 3"."""
         return " ".join(str(number) for number, _, _ in self.columns)
 
     @property
     def title(self) -> str:
-        """The framework and mode of each column, such as "torch, host path and device path"."""
+        """A text with the framework and the mode of each column, such as "torch, host path and device path"."""
         modes: dict[str, list[str]] = {}
         for _, column, result in self.columns:
             modes.setdefault(column.framework, []).append(compared.title(column.mode, result))
@@ -77,7 +77,10 @@ class Row:
 
     @property
     def cards(self) -> list[Card]:
-        """A card for each result that is not `equal`. Results of unified_clip with the same numbers share a card."""
+        """The cards for results that are not `equal`.
+
+        If results of unified_clip have the same numbers, they are in one card.
+        """
         alike: dict[object, list[tuple[int, Column, Result]]] = {}
         for number, column, result in self.not_equal:
             key = (result.verdict, result.detail, repr(result.details))
@@ -118,9 +121,9 @@ class View:
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
     def percent(self, column: Column, count: int) -> str:
-        """Return the share of a verdict in a column as text, such as "25 %".
+        """Return the share of results in a column that have a verdict, such as "25 %".
 
-        The text is "0 %" or "100 %" only if none or all of the results have the verdict.
+        Rounding never gives "0 %" or "100 %".
         """
         share = 100 * count / sum(number for _, number in self.counts(column))
         if share in (0, 100):
@@ -162,7 +165,7 @@ class View:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card of a problem's first case. Return None if the problem is not about a single result."""
+        """Return the card for the first case of a problem, or None if the problem is not about a single result."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -204,14 +207,14 @@ def _template(name: str) -> Any:
 
 
 def _ulps(distance: float) -> str:
-    """Return a distance in ULP as text. inf and NaN become "no number"."""
+    """Return a distance in ULP as text. For inf and NaN, the text is "no number"."""
     if not math.isfinite(distance):
         return "no number"
     return f"{distance:.3g} ULP" if not 10 <= distance < 1e9 else f"{distance:,.0f} ULP"
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name as HTML in which a line can break after punctuation."""
+    """Convert a name to HTML, and allow line breaks after punctuation."""
     return Markup(re.sub(r"([._,/])", r"\1<wbr>", str(escape(name))))
 
 

@@ -23,7 +23,7 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
         "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
     },
 )
-"""The SVG path of each framework's mark. Other frameworks have PyTorch's circle."""
+"""For each framework, a function that returns the SVG path of a mark. The default mark is a circle."""
 
 
 def histogram(report: ParityReport) -> Markup | None:
@@ -55,7 +55,7 @@ def histogram(report: ParityReport) -> Markup | None:
 
 
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
-    """Return the number of results with each distance from the exact result. The keys are indices in BINS."""
+    """Return {index in BINS: number of results with a distance in this range}."""
     bins = Counter[int]()
     results: Sequence[tuple[str, Result]] = report.natives() if side == "native" else report.results()
     for name, result in results:
@@ -123,7 +123,7 @@ def norms(report: ParityReport) -> Markup | None:
 
 
 def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
-    """Yield the marks of the points. Points of one framework on the same pixel share a mark."""
+    """Yield the marks of the points. If points of one framework are on the same pixel, only one mark is drawn."""
     places: dict[tuple[str, int, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)

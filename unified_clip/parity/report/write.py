@@ -1,6 +1,6 @@
 """Write the report of a run: a page for the browser, JSON, Markdown and JUnit XML.
 
-Only the JUnit XML has times. The other files are equal if the results are equal.
+Only the JUnit XML contains times. If the results of two runs are equal, all other files are equal, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FILES = ("parity.json", "index.html", "parity.md", "parity.xml")
 
 
 def remove(out: Path, keep: Path | None) -> None:
-    """Remove the files of an earlier report, so that they are not mistaken for the report of this run.
+    """Remove the files of an earlier report, because they could be mistaken for the report of this run.
 
-    keep: A file that stays, such as the baseline.
+    keep: A file that is not removed, such as the baseline.
     """
     for path in (out / name for name in FILES):
         try:

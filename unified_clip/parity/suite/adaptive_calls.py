@@ -11,13 +11,13 @@ from ...config.documents.model_errors import no_such
 from ...tensors.types import Gradient
 
 FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}
-"""The functions of adagc and agc. The function of any other rule is `adaptive.clip_by_global_norm`."""
+"""The functions for the rules adagc and agc. For any other rule, the function is `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
 
 
 def settings_of(rule: object) -> list[str]:
-    """Return the names of the settings of a rule. Return [] if there is no such rule."""
+    """Return the names of the settings of a rule, or [] if the rule does not exist."""
     return [field.name for field in fields(RULES[rule])] if isinstance(rule, str) and rule in RULES else []
 
 
@@ -30,7 +30,7 @@ def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
 
 
 def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
-    """Return an error about the arguments of a call with an adaptive rule. Return '' if all are valid."""
+    """Return an error message about the arguments of a call with an adaptive rule, or '' if the arguments are valid."""
     rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)
     if not isinstance(rule, str) or rule not in RULES:
         return f"rule = {rule!r:.60}: {no_such('rule', str(rule), list(RULES))}"
@@ -48,7 +48,7 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each condition on the gradients of a call.
+    """Yield (whether the condition is violated, message) for each condition on the gradients of a call.
 
     style: "steps" or "units".
     """

@@ -24,17 +24,21 @@ STRUCTURES = {
     "named": "list of pairs",
     "tensor": "tensor",
 }
-"""The type that a function returns for each container, in the words of `structure()`. Other containers give a list."""
+"""{container: type that a function returns, in the format of `structure()`}. For any other container, a function
+returns a list."""
 
 
 class CallForm(BaseModel):
-    """The form of a case's call. `need_clip` and `groups` are empty or have one entry for each gradient."""
+    """The form of a case's call.
+
+    The lists `need_clip` and `groups` are empty, or contain one entry for each gradient.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     container: str = "list"
     listed: list[Annotated[int, Field(ge=0)]] = []
-    """Indices of gradients in the order of the container. If an index is repeated, the container has the same object
+    """The indices of the gradients in the container. If an index is repeated, the container contains the same object
     twice.
     """
 
@@ -43,17 +47,19 @@ class CallForm(BaseModel):
     """The name of each parameter's group. `set_gradient_clip` sets a clip for each group."""
 
     transposed: bool = False
-    """Whether each tensor is the transpose of a contiguous tensor. Ignored if the framework has no strides."""
+    """Whether each tensor is the transpose of a contiguous tensor. If the framework has no strides, this field is
+    ignored."""
 
     expanded: bool = False
-    """Whether all elements of a tensor have the same memory address. Ignored if the framework has no strides."""
+    """Whether all elements of a tensor have the same memory address. If the framework has no strides, this field is
+    ignored."""
 
     overlapping: bool = False
-    """Whether the tensors overlap. Ignored if the framework has no views."""
+    """Whether the tensors overlap in memory. If the framework has no views, this field is ignored."""
 
     tensor_arguments: bool = False
     gradients_for_parameters: bool = False
-    """Whether functions that clip in place get the gradients instead of the parameters."""
+    """Whether functions that clip in place get gradients instead of parameters."""
 
     @property
     def structure(self) -> str:
@@ -66,7 +72,7 @@ class CallForm(BaseModel):
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return the end of the case's name, such as ", as tuple"."""
+        """Return a text for the end of the case's name, such as ", as tuple"."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:
@@ -84,7 +90,7 @@ PLAIN = CallForm()
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in nested lists, tuples and dicts. Yield only the value of a (name, value) tuple."""
+    """Yield the values in nested lists, tuples and dicts. For a (name, value) tuple, yield only the value."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):

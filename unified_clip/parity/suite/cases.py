@@ -1,4 +1,7 @@
-"""The cases of a suite: each call of a `[[cases]]` table on each of its lists of gradients. See `docs/parity.md`."""
+"""The cases of a suite.
+
+In a `[[cases]]` table, each combination of a call and a list of gradients is a case. See `docs/parity.md`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from .public_calls import CALLS, Call
 from .schema import REAL, CaseOptions, CasesFile, CasesTable, SuiteError, no_such
 
 LONG = 100
-"""A case with more gradients than this number is of the kind `long`, which a suite can leave out of a mode."""
+"""If a case has more gradients than this number, the kind of the case is `long`. A suite can leave out long cases in
+some modes."""
 
 DEFAULT_OPTIONS = CaseOptions()
 
@@ -26,7 +30,7 @@ DEFAULT_OPTIONS = CaseOptions()
 @dataclass(frozen=True, eq=False)
 class Case:
     name: str
-    """The unique name of the gradients and the call, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
+    """The unique name of the case, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
 
     gradients_name: str
     gradients: Sequence[Gradient]
@@ -42,7 +46,10 @@ class Case:
 
     @property
     def clipped_inputs(self) -> Sequence[Gradient]:
-        """The gradients that the call clips. In a clip by unit, the second half of `gradients` has the parameters."""
+        """The gradients that the call clips.
+
+        If the call clips by unit, the second half of `gradients` contains the parameters, which are not clipped.
+        """
         return self.gradients[: len(self.gradients) // 2] if self.call.style == "units" else self.gradients
 
     @property
@@ -51,10 +58,10 @@ class Case:
 
     @property
     def rule(self) -> str | None:
-        """The clip in words, such as "total norm, threshold 1". None if other frameworks cannot clip in this way.
+        """A description of the clip, such as "total norm, threshold 1".
 
-        For example, `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)` have the same rule, so
-        that their results are compared.
+        The value is None if other frameworks cannot clip in this way. Results with the same rule are compared, such as
+        the results of `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
@@ -76,7 +83,7 @@ class Case:
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Return whether the case can run inside a compiled graph.
 
-        left_out: Kinds of cases that the suite leaves out of graphs.
+        left_out: The kinds of cases that the suite does not run in graphs.
         """
         call_form = self.call_form
         needs_value = self.options.raises or self.call.style in ("class", "class in place", "hook")
@@ -136,7 +143,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
 
 
 def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, Any]) -> Case:
-    """Return the case of one call. The arguments have the name of the function under the key `call`."""
+    """Return the case of one call. In the dict of arguments, the key `call` contains the name of the function."""
     table = CasesTable(gradients=[name], calls=[dict(call)])
     (case,) = _cases(table, {name: gradients}, name, Path())
     _check(case, name)
@@ -148,8 +155,8 @@ def _cases(
 ) -> Iterator[Case]:
     """Yield the cases of one table.
 
-    place: The file and the number of the table, for errors.
-    directory: The directory for relative paths in `configs`.
+    place: The file and the number of the table, as printed in error messages.
+    directory: Paths in `configs` are relative to this directory.
     """
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
@@ -178,7 +185,10 @@ def _cases(
 
 
 def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
-    """Raise SuiteError if a gradient has a complex or integer dtype. problem: The start of the message."""
+    """Raise SuiteError if a gradient has a complex or integer dtype.
+
+    problem: The beginning of the error message.
+    """
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
             raise SuiteError(
@@ -190,7 +200,7 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
     """Yield the arguments of a call for each rule and threshold of a table.
 
-    A rule with two bounds gets -threshold and threshold.
+    If a rule has two bounds, the bounds are -threshold and threshold.
     """
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
@@ -242,7 +252,10 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_number(value: Any, kinds: Any) -> bool:
-    """Return whether a value has one of the types and fits into a float. Only the type bool includes booleans."""
+    """Return whether a value has one of the types, and can be converted to a float.
+
+    Booleans are accepted only if bool is one of the types.
+    """
     if isinstance(value, bool) and kinds is not bool:
         return False
     return isinstance(value, kinds) and (isinstance(value, float) or abs(value) <= sys.float_info.max)
@@ -257,7 +270,7 @@ def _check(case: Case, place: str) -> None:
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each rule about the keys of a case."""
+    """Yield (whether the rule is violated, message) for each rule about the keys of a case."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
     yield (

@@ -1,4 +1,4 @@
-"""Convert a clip configuration to the public calls that clip the same way."""
+"""Convert a clip configuration to calls of public functions that clip in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {
     ("norm", "tensorflow"): ("clip_by_norm", "clip_norm"),
     ("norm", "paddle"): ("GradientClipByNorm", "clip_norm"),
 }
-"""(public function, name of its threshold argument), by (rule, family) of the configuration."""
+"""{(rule, family) of a configuration: (public function, name of the argument for the threshold)}."""
 
 
 def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
@@ -44,7 +44,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
-    """Return the thresholds that a suite tests: both ends of a ramp, or all values of a piecewise schedule."""
+    """Return the thresholds to test: both ends of a ramp, or all values of a piecewise schedule."""
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):
         return [threshold.start, threshold.end]
@@ -54,7 +54,7 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return why no single public call clips like the configuration. Otherwise, return ''."""
+    """Return the reason why no single public call clips like the configuration, or '' if there is such a call."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"
@@ -79,5 +79,5 @@ def _why_not_one_call(config: Settings) -> str:
 
 
 def _copy(change: str) -> str:
-    """Return the advice to change a copy of the file, because a change of the file itself would change the training."""
+    """Return advice to change a copy of the file, because the file itself belongs to the training."""
     return f"Copy the file, {change} in the copy, and name the copy in `configs`"

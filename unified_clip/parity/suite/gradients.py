@@ -20,8 +20,8 @@ from .schema import GradientsTable, SuiteError, TensorTable
 def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, str]) -> dict[str, Gradient]:
     """Return the gradients of a `[[gradients]]` table by name.
 
-    place: The file and number of the table, for errors.
-    pythons: The path of each framework's Python interpreter, for files and functions that need a framework.
+    place: The file and the number of the table, as printed in error messages.
+    pythons: The path of each framework's Python interpreter. Some files and functions need a framework.
     """
     try:
         if table.file is not None:
@@ -90,11 +90,12 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
 
 
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Return random numbers that are the same on every machine, because Python's `random.Random(seed)` defines them.
+    """Return random numbers from Python's `random.Random(seed)`, which are the same on every machine.
 
-    The key `random` is the seed. Complex dtypes get two numbers for each element. `getrandbits` draws three integers
-    for each number: m with as many bits as the dtype's precision P, e with 16 bits, and s with 1 bit. The table's
-    exponents are [low, high]. The number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to the dtype.
+    The key `random` is the seed. Complex dtypes get two numbers for each element. For each number, `getrandbits`
+    returns three integers: m has as many bits as the precision P of the dtype, e has 16 bits, and s has 1 bit. The key
+    `exponents` of the table is [low, high]. The number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to
+    the dtype.
     """
     low, high = table.exponents or (0, 0)
     bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision

@@ -31,8 +31,8 @@ class Suite:
     cases: Sequence[Case]
     frameworks: Mapping[str, Framework]
     known: Sequence[KnownDifference] | None = ()
-    """The known differences. None: the suite has no list, so differences of the frameworks' functions do not fail
-    the run.
+    """The known differences, or None if the suite has no list. Without a list, differences of the frameworks' functions
+    do not fail the run.
     """
 
     timeout: float = 120.0
@@ -40,7 +40,7 @@ class Suite:
 
     known_file: Path | None = None
     directory: str = ""
-    """The path of the suite, as the user typed it."""
+    """The path of the suite in the format that the user typed."""
 
     root: Path = Path()
     without: Sequence[str] = ()
@@ -49,10 +49,10 @@ class Suite:
     """The names of the lists of gradients that come from a file or a function."""
 
     accepting: bool = False
-    """Whether the run has `--accept`. The report then does not advise this option."""
+    """Whether the run has the option `--accept`, so that the report does not advise this option."""
 
     chosen_cases: bool = False
-    """Whether `--case` chose the cases. Then no known difference counts as stale."""
+    """Whether the run has the option `--case`, so that no known difference is stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         table = self.frameworks[framework]
@@ -66,7 +66,7 @@ def file_of(path: Path) -> Path:
 def add_known_list(file: Path) -> str:
     """Return the advice to add a list of known differences to the suite's file.
 
-    Each suite file needs its own list, because `--accept` removes entries of other suites.
+    Each suite file needs a separate list, because `--accept` removes entries for cases of other suites.
     """
     name = "known.toml" if file.name == FILE else f"{file.stem}-known.toml"
     return f"Add known = {json.dumps(name)} at the top of {file}"
@@ -75,7 +75,8 @@ def add_known_list(file: Path) -> str:
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: Whether entries from earlier versions with `size = inf` are allowed, because `--accept` replaces them.
+    accepting: Whether entries with `size = inf` from earlier versions are allowed, because `--accept` replaces these
+        entries.
     """
     file = file_of(path)
     directory = file.parent
@@ -132,7 +133,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
 
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
-    """Return a `[frameworks.NAME]` table with its default values filled in.
+    """Add default values to a `[frameworks.NAME]` table, and return the table.
 
     tolerance: The default tolerance.
     """
@@ -157,7 +158,7 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """Return the suite with only these frameworks, and the cases that run on them, for `--frameworks`."""
+    """For `--frameworks`, return the suite with only these frameworks, and only the cases for them."""
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         known = ", ".join(suite.frameworks)
@@ -172,7 +173,10 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """Return the suite without these modes, for `--without`. A mode of one framework is written like `jax:device`."""
+    """For `--without`, return the suite without these modes.
+
+    A name such as `jax:device` means the mode of one framework.
+    """
     for mode in modes:
         _check_mode(suite, mode)
     frameworks = {
@@ -198,8 +202,9 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
 
 
 def _check_mode(suite: Suite, mode: str) -> None:
-    """Raise SuiteError if no framework of the run has the mode. A mode of one framework is written like
-    `jax:device`.
+    """Raise SuiteError if no framework of the run has the mode.
+
+    A name such as `jax:device` means the mode of one framework.
     """
     framework, colon, name = mode.rpartition(":")
     modes = {each: table.modes for each, table in suite.frameworks.items()}
@@ -216,9 +221,9 @@ def _check_mode(suite: Suite, mode: str) -> None:
 
 
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
-    """Return the suite with only the cases of these names, for `--case`. In a name, `*` stands for any text.
+    """For `--case`, return the suite with only the cases that have these names. In a name, `*` stands for any text.
 
-    whole: The suite before `--frameworks` removed frameworks, for error messages.
+    whole: The suite with all frameworks, which is needed for error messages.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     chosen: dict[str, Case] = {}

@@ -14,10 +14,11 @@ from .public_calls import CALLS
 from .schema import Framework, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
-"""The styles of calls that a function of the user can replace. Classes, hooks and adaptive rules cannot be replaced."""
+"""The styles of calls for which users can write a function. For classes, hooks and adaptive rules, this is not
+possible."""
 
 WITH_NORM = ("in place", "list")
-"""The styles of calls for which a function of the user does not have to return a norm."""
+"""For calls of these styles, a function of the user can return the clipped gradients without a norm."""
 
 MOST_NAMES = 10
 
@@ -25,13 +26,13 @@ REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES
 
 
 def split(text: str, root: Path) -> tuple[Path, str]:
-    """Return (absolute path of the file, name of the function) of FILE.py:FUNCTION."""
+    """Convert FILE.py:FUNCTION to (absolute path of the file, name of the function)."""
     path, _, name = text.rpartition(":")
     return (root / path).absolute(), name
 
 
 def lines_of(path: Path) -> dict[str, int]:
-    """Return the line of each function that a Python file defines. Return {} if the file cannot be parsed."""
+    """Return {function: line} for the functions that a Python file defines, or {} if the file cannot be parsed."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
@@ -95,15 +96,16 @@ def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
 
 
 def calls(case: Case, public_name: str, framework: str) -> bool:
-    """Return whether a case calls the function of the user that is listed under the public name."""
+    """Return whether a case calls the function of the user for this public name."""
     modes = case.options.modes
     return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
 
 
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
-    """Return whether a Python file seems to define a name. The file is parsed, but does not run.
+    """Parse a Python file without running it, and return whether the file seems to define a name.
 
-    is_own_python: Whether the current interpreter runs the file. Another interpreter can accept another syntax.
+    is_own_python: Whether the current interpreter runs the file. If another interpreter runs the file, a syntax error
+        is ignored.
     """
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))

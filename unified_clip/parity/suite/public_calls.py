@@ -14,7 +14,8 @@ class Call:
     style: Literal[
         "in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "steps", "units"
     ]
-    """How gradients are passed and returned. `invoke.call_public_name` has a branch for each style."""
+    """The way in which gradients are passed and returned. `invoke.call_public_name` contains a branch for each
+    style."""
 
     family: Literal["torch", "tensorflow", "paddle"]
     """The framework whose clip rule the function follows."""
@@ -26,7 +27,7 @@ class Call:
     """The eps in the coefficient `threshold / (norm + eps)`."""
 
     by_total_norm: bool = True
-    """Whether the call clips by the total norm. Otherwise, it clips per tensor."""
+    """Whether the call clips by the total norm. If False, the call clips per tensor."""
 
     by_value: bool = False
 
@@ -47,13 +48,14 @@ class Call:
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
-        """Return the `total_norm` or `use_norm` argument. Return None if the call computes the norm itself."""
+        """Return the argument `total_norm` or `use_norm`, or None if the call computes the norm."""
         norm = arguments.get("total_norm", arguments.get("use_norm"))
         return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
-        """Return the (lower, upper) bounds of a call that clips by value. The default lower bound is minus the upper
-        bound.
+        """Return (lower bound, upper bound) of a call that clips by value.
+
+        By default, the lower bound is the negative upper bound.
         """
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
@@ -92,9 +94,9 @@ CALLS = {
     ),
     "adaptive.clip_by_unit_norm": Call("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
-"""The public functions and classes, by their names in the key `call` of a suite.
+"""The public functions and classes. The keys are the names that a suite uses as `call`.
 
 - `append_gradient_clip_ops`: the case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
-- style "steps": the gradients of all steps are in one list, in order. Each step uses the state of the previous step.
+- style "steps": one list contains the gradients of all steps in order. Each step uses the state of the previous step.
 - style "units": the second half of the tensors are the parameters.
 """

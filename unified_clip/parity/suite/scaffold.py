@@ -19,12 +19,10 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""The package of each framework, which shows whether the framework is installed."""
+"""{framework: package to look for, to find out whether the framework is installed}."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""The functions in the written suite: the rules of PyTorch, TensorFlow and Paddle, and a function that clips per
-tensor.
-"""
+"""The functions that the new suite calls: one for the rule of each framework, and a function that clips per tensor."""
 
 EXAMPLE = """\
 [[gradients]]
@@ -159,8 +157,8 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
     """Write a suite for these gradient files, and return its path.
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
-    chosen: The gradient files. Empty: write an example.
-    frameworks: The frameworks of the suite. Empty: all installed frameworks.
+    chosen: The gradient files. If there are no files, write an example.
+    frameworks: The frameworks of the suite. By default, the suite contains all installed frameworks.
     """
     if unknown := [name for name in frameworks if name not in PACKAGES]:
         known = ", ".join(sorted(PACKAGES))
@@ -206,16 +204,17 @@ def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) ->
 
 
 def _below(norms: Sequence[float]) -> str:
-    """Return a threshold of about a third of the smallest norm, with coefficients that are far from 16-bit numbers.
+    """Return a threshold of about a third of the smallest norm.
 
-    A coefficient such as 0.5 would hide a function that rounds it to bfloat16 or float16.
+    The coefficients must not be close to 16-bit numbers. For example, with a coefficient of 0.5, a suite would not
+    detect that a function rounds the coefficient to bfloat16.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))
 
 
 def _is_short(coef: float) -> bool:
-    """Return whether a coefficient is within an eighth of the spacing of a bfloat16 or float16 number."""
+    """Return whether a coefficient is close to a bfloat16 or float16 number."""
     mantissa = math.frexp(coef)[0]
     return any(abs(mantissa * 2**bits - round(mantissa * 2**bits)) < 1 / 8 for bits in (8, 11))
 
@@ -241,8 +240,9 @@ def _norm(path: Path) -> float:
 
 
 def _framework(name: str, *, is_chosen: bool) -> str:
-    """Return the table of a framework. The table is a comment if the user did not choose the framework and it is
-    missing.
+    """Return the table of a framework.
+
+    If the framework is missing, and the user did not choose the framework, the table is a comment.
     """
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"

@@ -1,4 +1,4 @@
-"""Pydantic models of the TOML files of a suite. An unknown key is an error."""
+"""Pydantic models for the TOML files of a suite. An unknown key raises an error."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .call_form import CONTAINERS, CallForm
 DEFAULT_FILE = Path("parity", "suite.toml")
 
 TOLERANCE = 1e-5
-"""The largest relative difference that counts as rounding, unless the suite sets its own `tolerance`."""
+"""Relative differences up to this size are rounding, unless the suite contains the key `tolerance`."""
 
 
 class SuiteError(CodedError, code="UC301"):
-    """The suite is invalid. The message names the file, the key in it, and the change to make."""
+    """The suite is invalid. The message contains the file, the key, and the change that the user should make."""
 
 
 class Table(BaseModel):
-    """A table of a suite's TOML file. `config/documents/model_errors.py` writes the messages of its errors."""
+    """A table of a suite's TOML file. `config/documents/model_errors.py` writes the error messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
-    """Return a validator that rejects a string if `test` returns a false value for it."""
+    """Return a validator that rejects each string for which `test` returns a false value."""
 
     def check(text: str) -> str:
         if not test(text):
@@ -142,14 +142,16 @@ class GradientsTable(Table):
 class CaseOptions(Table):
     frameworks: list[Name] = []
     modes: list[Mode] = []
-    """The modes that run the case. An empty list means all modes of the suite."""
+    """The modes in which the case runs. An empty list means all modes of the suite."""
 
     raises: str = ""
-    """The class of the exception that the call must raise, or a base of the class. Empty: the call must not raise."""
+    """The name of the exception class that the call has to raise, or the name of a base class. An empty string means
+    that the call must not raise an exception."""
 
     warns: bool = False
     update: bool = False
-    """Whether to also compare the parameters after an SGD step with the clipped gradients. float32 and float64 only."""
+    """Whether to also compare the parameters after an SGD step with the clipped gradients. This is possible only for
+    float32 and float64."""
 
     subnormal: bool = False
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
@@ -191,31 +193,30 @@ CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "ad
 class Framework(Table):
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
-    """The interpreter that starts the worker, or its virtual environment. The path is relative to the suite's
-    directory.
+    """The Python interpreter that runs the worker, or the interpreter's virtual environment. The path is relative to
+    the suite's directory.
     """
 
     missing: Literal["allowed"] | None = None
-    """With "allowed", a run does not fail if the framework, or the package of its functions, cannot be imported."""
+    """If "allowed", the run does not fail if the framework, or the package with the framework's functions, cannot be
+    imported."""
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
-    """The kinds of cases that each mode leaves out."""
+    """{mode: kinds of cases that do not run in this mode}."""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """The function of the user for each public name, as FILE.py:FUNCTION. The path is relative to the suite's
-    directory.
-    """
+    """{public name: function of the user, as FILE.py:FUNCTION}. The path is relative to the suite's directory."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """The form of the result for each public name whose function returns no norm.
+    """{public name: form of the result, if the user's function returns no norm}.
 
     - "gradients": the function returns only the clipped gradients
     - "nothing": the function clips in place and returns None
     """
 
     flushes: bool = False
-    """Whether the framework's own arithmetic replaces subnormal numbers by 0."""
+    """Whether the framework replaces subnormal numbers by 0."""
 
     tolerance: Tolerance = TOLERANCE
 

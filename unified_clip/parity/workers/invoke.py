@@ -25,7 +25,8 @@ from ..suite.public_calls import CALLS
 from .user_function import UserFunction, UserFunctionError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address in the repr of an object. Messages leave it out, so that repeated runs have equal messages."""
+"""Matches the address in the repr of an object. Addresses are removed from messages, so that repeated runs have equal
+messages."""
 
 
 @dataclass(eq=False)
@@ -64,9 +65,9 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
 
 def call_native(invocation: Invocation, user_function: UserFunction | None = None) -> CallResult:
-    """Call the framework's function for a case, or the user's function in its place.
+    """Call the framework's function for a case, or the user's function that replaces the framework's function.
 
-    The result has an empty name if the framework has no such function.
+    If the framework has no function for the case, the name in the result is empty.
     """
     if user_function is not None:
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
@@ -92,9 +93,9 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
 
 
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
-    """Return whether a call changed gradients that it must not change, or replaced items of their container.
+    """Return whether a call changed gradients that should stay unchanged, or replaced items of a container.
 
-    A call in place can change gradients, unless it raises an error.
+    Only a call in place that raises no error is allowed to change gradients.
 
     inputs: The gradients before the call.
     """
@@ -138,7 +139,10 @@ def _changed_dtype(invocation: Invocation, result: CallResult) -> str:
 
 
 def _other_norm(invocation: Invocation, result: CallResult) -> str:
-    """Return an error if a user's norm has a wrong dtype or shape. NumPy's norms are not checked."""
+    """Return an error message if a user's function returns a norm with a wrong dtype or shape.
+
+    Norms of NumPy are not checked.
+    """
     if result.raised or result.norm is None or tuple(invocation.adapter.packages) == ("numpy",):
         return ""
     gradients = [densify(_read(invocation, tensor)) for tensor in invocation.gradients]
@@ -160,10 +164,7 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call, and record its exception and its ClipWarning.
-
-    UserFunctionError and FunctionsMissingError are not caught.
-    """
+    """Make a call, and record exceptions and ClipWarnings, except UserFunctionError and FunctionsMissingError."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -244,7 +245,10 @@ def _first_state(invocation: Invocation) -> Any:
 
 
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
-    """Clip the gradients of each step. The result's norm is a list with the norm of each step and the last state."""
+    """Clip the gradients of each step.
+
+    In the result, the norm is a list with the norm of each step and the last state.
+    """
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split(invocation.gradients, invocation.arguments["steps"]):
         clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))
@@ -254,7 +258,7 @@ def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> Call
 
 
 def read_steps(invocation: Invocation, result: CallResult) -> None:
-    """Convert the list of norms from `_call_in_steps` to a float64 vector, as `oracle.after_steps` returns it."""
+    """Convert the list of norms from `_call_in_steps` to a float64 vector, in the format of `oracle.after_steps`."""
     if invocation.call.style != "steps" or result.norm is None:
         return
     *norms, state = result.norm

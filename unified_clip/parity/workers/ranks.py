@@ -18,9 +18,11 @@ from ..modes import DISTRIBUTED, PROCESSES
 
 @contextmanager
 def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meeting: Path) -> Iterator[Adapter]:
-    """Start the ranks of a mode, and yield an adapter for distributed tensors. Other modes keep their adapter.
+    """Start the ranks of a mode, and yield an adapter for distributed tensors.
 
-    meeting: A file that all ranks use to find each other.
+    If the mode has only one rank, yield the given adapter.
+
+    meeting: The path of a file by which the ranks connect to each other.
     """
     if mode not in PROCESSES:
         yield adapter
@@ -38,7 +40,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
 
 
 def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> str:
-    """Return an error if a rank has another result than rank 0. Otherwise, return ''."""
+    """Return an error message if the results of a rank differ from the results of rank 0. Otherwise, return ''."""
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
@@ -48,7 +50,7 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
     """Return the text of every rank. Raise SystemExit if the ranks are at different steps.
 
-    step: The current step in words, such as "the end of a call".
+    step: A name for the current step, such as "the end of a call".
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. Functions that have
-failed run last, and their cases stop after MAX_FAILURES failures.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. After a failure of a
+function, the remaining cases of this function run last. After MAX_FAILURES failures, these cases do not run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
 MAX_FAILURES = 4
-"""The number of failures in one mode after which a function's remaining cases do not run.
-
-If this many functions fail in a row without a result, no other case runs.
+"""After this number of failures in one mode, the remaining cases of a function do not run. If this number of functions
+fail one after the other without a result, all remaining cases do not run.
 """
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""The weight of each kind of failure. Other kinds count as 1. Timeouts weigh more because they take long."""
+"""The weight of a failure, by kind. Timeouts have a larger weight because they take long. All other kinds have a weight
+of 1."""
 
 KEPT_BYTES = 1 << 12
 
@@ -62,11 +62,11 @@ OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 @dataclass(eq=False)
 class WorkerResults:
     by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """The return value of `on_result` for each (mode, case name)."""
+    """{(mode, case name): return value of `on_result`}."""
 
     versions: dict[str, str] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
-    """The first line of unexpected output from each start of the worker."""
+    """For each start of the worker, the first line of unexpected output."""
 
 
 def command(
@@ -78,9 +78,9 @@ def command(
 ) -> list[str]:
     """Return the command line of a worker, without the directories JOB and OUT.
 
-    functions: The user's functions as FILE.py:FUNCTION, by public name.
+    functions: {public name: function of the user, as FILE.py:FUNCTION}.
     root: The directory that contains the files of the user's functions.
-    returns: "gradients" or "nothing" for each public name whose function returns no norm.
+    returns: {public name: "gradients" or "nothing"} for functions that return no norm.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
     options += ["--returns", json.dumps(dict(returns))] if returns else []
@@ -99,8 +99,8 @@ def run_worker(
 ) -> WorkerResults:
     """Run all items on one framework, and start the worker again after a crash.
 
-    timeout: The number of seconds to wait for a new result before the worker is ended.
-    on_result: A function that is called with each item and its outcome. Its return values are stored.
+    timeout: If there is no new result for this number of seconds, the worker is ended.
+    on_result: A function that gets each item and its outcome. The return values are stored.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
     while run.remaining:
@@ -141,7 +141,7 @@ class _Run:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
 
     def collect(self, out: Path) -> bool:
-        """Read new results, and delete their files. Return whether there were any."""
+        """Read new results, and delete the files. Return whether there were new results."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -158,7 +158,7 @@ class _Run:
             self.keep(self.remaining.pop(number), failure)
 
     def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
-        """Record the failure of the current item, and skip items that must not run after the failure."""
+        """Record the failure of the current item. Then skip the items that should not run after this failure."""
         number = next((number for number in current if number in self.remaining), next(iter(self.remaining)))
         failed = self.remaining.pop(number)
         self._failures.add(failed, failure, had_results=had_results)
@@ -194,7 +194,7 @@ class _WorkerFailures:
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
-        """Sort the items by mode, with the items of failed functions last in each mode."""
+        """Sort the items by mode. In each mode, items of functions that have failed come last."""
         modes = list(dict.fromkeys(item.mode for item in items.values()))
         numbers = sorted(items, key=lambda n: (modes.index(items[n].mode), self._counts[_function(items[n])] > 0, n))
         return {number: items[number] for number in numbers}
@@ -227,7 +227,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Start a worker, and wait until it ends or sends no result for `timeout` seconds."""
+    """Start a worker, and wait until the worker ends, or until there is no new result for `timeout` seconds."""
 
     def poll() -> bool:
         has_results = collect()
@@ -258,14 +258,14 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all output of a worker, so that its pipe never fills."""
+    """Read all output of a worker, because the worker would wait if the pipe were full."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT_BYTES - len(printed)]
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Store the versions from worker.json in `results`, or return the failure that the file reports."""
+    """Store the versions from worker.json in `results`. If the file contains a failure, return the failure."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -280,7 +280,7 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
 
 
 def _read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running. Return [] if the numbers are unknown."""
+    """Return the numbers of the items that the worker was running, or [] if the numbers are unknown."""
     with suppress(FileNotFoundError, ValueError):
         *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
         numbers: list[int] = json.loads(last)

@@ -24,8 +24,8 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The required result of a user's function. The keys are styles of public names, and "gradients" for a function without
-a norm.
+"""The result that a function of the user has to return. The keys are styles of public names, and "gradients" for a
+function that returns no norm.
 """
 
 
@@ -35,7 +35,7 @@ class UserFunctionError(Exception):
 
 class UserFunction(NamedTuple):
     text: str
-    """FILE.py:FUNCTION, as the suite and the reports name the function."""
+    """The name of the function in the suite and in reports: FILE.py:FUNCTION."""
 
     file: Path
     name: str
@@ -51,9 +51,9 @@ class UserFunction(NamedTuple):
     """
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return a function with the signature of the public name that calls the user's function.
+        """Wrap the user's function in a function with the signature of the public name.
 
-        Required arguments are passed by position, because the user's parameters can have other names.
+        Required arguments are passed by position, because the parameters of the user's function can have other names.
         """
         function = _load(self.file, self.name, self.text)
         marks = invocation.adapter.marks_parameters
@@ -157,7 +157,7 @@ class UserFunction(NamedTuple):
         return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 
     def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
-        """Return the gradients that the function must write into, and must not replace."""
+        """Return the gradients that the function has to change in place."""
         is_written = invocation.call.style == "in place" and self.returns != "gradients" and invocation.adapter.writes
         return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 
@@ -189,7 +189,7 @@ class UserFunction(NamedTuple):
 
 
 def _is_pair(returned: Any) -> bool:
-    """Return whether a result is (gradients, norm). The norm can be None."""
+    """Return whether a result is a tuple (gradients, norm). The norm can be None."""
     return isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict)
 
 
@@ -198,7 +198,7 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _in_order(clipped: Any, container: Any) -> Any:
-    """Return a dict in the order of the caller's dict, because some functions sort a dict by key."""
+    """If a dict was returned, restore the order of the caller's dict, because some functions sort dicts by key."""
     if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
         return {key: clipped[key] for key in container}
     return clipped

@@ -1,13 +1,14 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
-The directory JOB has the work items. The directory OUT gets these files:
+The directory JOB contains the work items. The worker writes these files to the directory OUT:
 
 - `worker.json`: the versions of the framework's packages
 - `current.jsonl`: a line with the numbers of the current items, written before they run
 - `N.tensors` and `N.json`: the result of work item N
 
-If an item crashes the process, earlier results remain, and the last line of `current.jsonl` names the item.
-For a mode with several ranks, this process is rank 0, and starts the other ranks with `--mode` and `--rank`.
+If the process crashes, earlier results are kept. The last line of `current.jsonl` then contains the number of the item
+that caused the crash. If a mode has several ranks, this process is rank 0, and starts all other ranks with `--mode` and
+`--rank`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ from .invoke import CallResult
 from .user_function import UserFunction, UserFunctionError
 
 PATHS = {DEVICE: "framework"}
-"""The value of UNIFIED_CLIP_PATH in each mode that needs this environment variable."""
+"""{mode: value of the environment variable UNIFIED_CLIP_PATH}, for modes that need this variable."""
 
 MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""The largest number of bytes in result files. The worker waits until the parent process has read some of them."""
+"""The largest number of bytes in result files. Above this number, the worker waits until the parent process has read
+some of the files."""
 
 WIDE = {"float64", "complex128", "int64"}
 """The dtypes with 64-bit numbers, which JAX supports only in its 64-bit mode."""
@@ -121,7 +123,7 @@ def unknown_mode(function: str, mode: str) -> str:
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (package, version) for the installed packages, NumPy and Python.
 
-    Python's patch version is left out, because it does not change results.
+    The version of Python has no third number, because this number does not affect results.
     """
     yield "python", ".".join(platform.python_version_tuple()[:2])
     for package in dict.fromkeys([*packages, "numpy"]):
@@ -170,7 +172,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
 
 
 Item = Mapping[str, Any]
-"""A work item in job.json, with the keys `number`, `mode` and `case`, the name of the case."""
+"""A work item in job.json. The keys are `number`, `mode` and `case`, which is the name of the case."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 """(case from job.json, gradients of the case)"""
@@ -182,8 +184,8 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
     """Run the cases, and return their results in order.
 
-    If a shared graph fails, its cases run one by one. A case that fails alone has the result {"unreadable": error}. If
-    no case fails alone, the first case gets the error.
+    If a graph with several cases fails, the cases run one by one. If a case also fails alone, the result is
+    {"unreadable": error}. If no case fails alone, the error is the result of the first case.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -255,8 +257,9 @@ def batches(
 ) -> Iterator[list[Item]]:
     """Yield lists of work items that share a graph.
 
-    is_alone: A function that returns whether an item must not share a graph.
-    is_wide: A function that returns whether an item has 64-bit numbers. A graph has only wide items or none.
+    is_alone: A function that returns whether an item needs a separate graph.
+    is_wide: A function that returns whether an item has 64-bit numbers. A graph contains either only items with 64-bit
+        numbers, or no such items.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
@@ -283,19 +286,19 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 
 class ResultsOut:
-    """The directory of the results, which the parent process reads at the same time."""
+    """The directory of the results. At the same time, the parent process reads and deletes results."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._room = 0
-        """The number of bytes to write before the size of the directory is computed again."""
+        """After this number of bytes, the size of the directory is computed again."""
 
     def start(self, numbers: Sequence[int]) -> None:
         with (self._directory / "current.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(numbers)}\n")
 
     def write(self, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-        """Write the result of a work item. Wait first if the parent process has too many results to read."""
+        """Write the result of a work item. If the parent process still has too many results to read, wait first."""
         while self._room <= 0:
             self._room = MOST_WAITING - sum(map(_size, os.scandir(self._directory)))
             if self._room <= 0:
@@ -313,7 +316,10 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file, and rename it when it is complete, so that the parent process never reads half a file."""
+    """Write a JSON file under a temporary name, and then rename the file.
+
+    Then the parent process never reads an incomplete file.
+    """
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
