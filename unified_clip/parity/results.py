@@ -29,17 +29,13 @@ class Result(ReportModel):
 
     verdict: VerdictKind | NativeVerdict
     detail: str
-    """A description of the difference or the failure, or an empty string if there is none. If the result is from
-    unified_clip, the description contains the cause."""
+    """A description of the difference or the failure. For a result of unified_clip, the text contains the cause."""
 
     details: WorstElement | None
-    """The element with the largest distance from the exact result. The value is null if nothing differs, or if no
-    numbers can be compared.
-    """
+    """The element with the largest distance from the exact result, or null if no numbers differ."""
 
     reproduce: str | None
-    """The command that runs the case again. The value is null if the result is equal or close, or if the framework is
-    missing."""
+    """The command that runs the case again, or null if the result is correct or the framework is missing."""
 
     seconds: float = Field(default=0.0, exclude=True)
     """The duration of the call. parity.json does not contain durations, so that equal results give equal files."""
@@ -90,12 +86,10 @@ class NativeResult(Result):
     """The parts of the result in which only one side has inf or NaN."""
 
     cause: str
-    """The cause of the difference. The text is empty if no cause was found, or if a known difference covers any
-    cause."""
+    """The cause of the difference. The text is empty if no cause was found or needed."""
 
     contradiction: str = ""
-    """If a cause explains this case, but another case contradicts the cause, a sentence about the contradiction.
-    Otherwise empty."""
+    """A sentence about a rejected cause: the cause explains this case, but another case contradicts the cause."""
 
     lacks_norm: bool = False
     """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
@@ -112,8 +106,7 @@ class NativeResult(Result):
     """
 
     problem: str
-    """The reason why the difference fails the run, with the cause. If the difference does not fail the run, the text is
-    empty."""
+    """The reason why the difference fails the run, or an empty string if the run does not fail."""
 
     @property
     def is_users(self) -> bool:
@@ -150,8 +143,7 @@ class OwnPair(ReportModel):
     """`left` and `right` are the frameworks of the two functions."""
 
     verdict: Literal["equal", "close", "known", "different"]
-    """The verdict on the difference. "known" means that the list of known differences contains the difference of one
-    function."""
+    """The verdict on the difference. "known" means that the difference of one function is a known difference."""
 
     size: Real | None
     """The largest relative difference of the norms and of the gradients, or null if the numbers cannot be compared."""
@@ -202,8 +194,7 @@ class KnownDifferenceResult(ReportModel):
     function: str
     kind: DifferenceKind
     listed_size: Real | None
-    """The size in the list, or inf for a difference with inf or NaN. The size is null if the entry contains no
-    numbers."""
+    """The size in the list: inf for a difference with inf or NaN, or null if the entry contains no numbers."""
 
     size: Real | None
     """The largest size in this run, or inf for a difference with inf or NaN."""
@@ -218,8 +209,7 @@ class KnownDifferenceResult(ReportModel):
     """The causes that the entry covers, separated by commas. If the entry has no cause, the text is empty."""
 
     incomplete: str = ""
-    """The line that the user should add to an entry without the key `cause`. If the entry is complete, the text is
-    empty."""
+    """The line to add to an entry without the key `cause`, or an empty string if the entry is complete."""
 
     reason: str
     versions: str
@@ -242,9 +232,7 @@ class Problem(ReportModel):
 
     detail: str
     framework: str | None
-    """The framework that has the problem. The value is null if the problem is in several frameworks or in the list of
-    known differences.
-    """
+    """The framework that has the problem, or null if the problem is not in a single framework."""
 
     mode: str | None
     function: str | None = None
@@ -263,8 +251,7 @@ class Change(ReportModel):
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str
-    """The name of the framework, or of the package for the kind "version". If the change affects all frameworks, the
-    name is empty."""
+    """The framework, or the package for the kind "version". An empty string means all frameworks."""
 
     what: str
     """The subject of the change: a mode, the framework's function, or a known difference."""

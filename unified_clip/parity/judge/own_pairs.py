@@ -57,7 +57,7 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (description, size) of the difference between two results: ('', size) or (description, None)."""
+    """Return (description, size) of the difference between two results. If there is a description, the size is None."""
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None
     sizes = []

@@ -68,8 +68,8 @@ class NativeDeviation:
     "touched"."""
 
     norm: float | None = None
-    """The relative error of the norm. The error is None if there is no norm to compare, and inf if only one of the two
-    norms is a number."""
+    """The relative error of the norm. The error is None if there is no norm to compare, and inf if one of the two norms
+    is inf or NaN."""
 
     gradients: float | None = None
     """The largest error of an element, relative to the largest exact element of its gradient.
@@ -91,8 +91,7 @@ class NativeDeviation:
     """The kind of the cause, such as "another eps"."""
 
     contradiction: str = ""
-    """If a cause explains this case, but another case contradicts the cause, a sentence about the contradiction.
-    Otherwise empty."""
+    """A sentence about a rejected cause: the cause explains this case, but another case contradicts the cause."""
 
 
 class Difference(Protocol):

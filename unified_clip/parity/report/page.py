@@ -123,7 +123,7 @@ class View:
     def percent(self, column: Column, count: int) -> str:
         """Return the share of results in a column that have a verdict, such as "25 %".
 
-        Rounding never gives "0 %" or "100 %".
+        The share is "0 %" only for no results, and "100 %" only for all results.
         """
         share = 100 * count / sum(number for _, number in self.counts(column))
         if share in (0, 100):

@@ -40,7 +40,7 @@ class Suite:
 
     known_file: Path | None = None
     directory: str = ""
-    """The path of the suite in the format that the user typed."""
+    """The path of the suite, as the user typed it."""
 
     root: Path = Path()
     without: Sequence[str] = ()
