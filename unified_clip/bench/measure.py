@@ -98,10 +98,10 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure how fast threads can read the gradients, and how fast they can read and write them.
+    """Measure the memory speed that limits all clips: how fast threads read the gradients, and how fast they read and
+    write.
 
-    No clip can be faster than these measurements. Return an entry of bench.json with the number of bytes and the
-    quartiles of the times in milliseconds.
+    Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 
     views: Views of the memory. Read-only views are copied before the measurement.
     prepare: A function that runs before each repeat.

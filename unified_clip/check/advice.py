@@ -1,4 +1,4 @@
-"""Advise what to write in place of a clip that differs from the shared clip configuration.
+"""Advise what to write instead of a clip that differs from the shared clip configuration.
 
 `trainer_keys.py` finds the keys to set in a trainer's file.
 """
@@ -168,7 +168,8 @@ class Advisor:
         return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
     def advice_by_code(self, use: ClipUse) -> str:
-        """Return advice to clip by the configuration itself. For an unknown package, advise to change the clip."""
+        """Return advice to clip by the configuration itself. If the package is unknown, return advice to change the
+        clip."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
         if use.unused:
@@ -198,7 +199,7 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return (rule and threshold for an entry of check.ignore, advice) for a key that no known trainer reads.
+        """Return the rule and threshold for an entry of check.ignore, and advice, if no known trainer reads the key.
 
         The advice continues a sentence that begins with "If".
         """

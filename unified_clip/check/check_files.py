@@ -167,10 +167,10 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
-    """Return the clips, without clips of a Lightning Trainer whose arguments come from a file of Hydra.
+    """Remove clips of a Lightning Trainer whose arguments come from a file of Hydra, and add a note for each removed
+    clip.
 
-    Add a note for each clip that is left out. If the file also clips by unified_clip, keep the Trainer's clip, which
-    must be off.
+    If the file also clips by unified_clip, keep the Trainer's clip, which must be off.
     """
     own = {use.path for use in uses if use.is_own}
     kept = []
@@ -247,8 +247,8 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return (path, line, effect, index of the entry of `check.ignore`). Two clips with equal results are the same
-    clip."""
+    """Return (path, line, effect, index of the entry of `check.ignore`). If two tuples are equal, the clips are the
+    same."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)

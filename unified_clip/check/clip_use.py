@@ -65,7 +65,7 @@ class ClipUse:
     """The values of all clip keys in a file, for a key that no known trainer reads."""
 
     read: Path | None = None
-    """The configuration file of the trainer. This file can inherit the clip from the file `path`."""
+    """The trainer's configuration file that was read. It can inherit the clip from the file `path`."""
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
@@ -90,7 +90,7 @@ class ClipUse:
 
     format: str = ""
     document: Document | None = None
-    """The parsed configuration of a trainer. None if a base file has an error."""
+    """The parsed configuration of a trainer, or None if a base file has an error."""
 
     version: Version | None = None
     engine: str = ""
@@ -135,7 +135,7 @@ class Found:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Configuration files that inherit a clip. The list `uses` contains the clip under the name of another file."""
+    """Configuration files whose inherited clip is already in `uses` for another file."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""

@@ -37,7 +37,7 @@ CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
-"""Matches an option that the same command repeats later. The command then uses the last value."""
+"""Matches an option that the same command repeats later. The command uses the last value of the option."""
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
@@ -64,10 +64,10 @@ AT_RUN_TIME = (
 class Setting(NamedTuple):
     line: int
     name: str
-    """The name of the option without "--", or the path of the key."""
+    """The name of an option without "--", or the path of a key."""
 
     value: Any
-    """A float for a number, None for null or a missing value, and text for any other value."""
+    """The value: a float for a number, None for null or no value, and text for any other value."""
 
     is_override: bool
     is_variable: bool = False
@@ -139,8 +139,8 @@ def settings(text: str) -> Iterator[Setting]:
     """Yield each option and override, in the order of lines. If the text assigns NAME once, `$NAME` has the assigned
     number.
 
-    Two things are left out: assignments of variables that the text reads, and options that the same command repeats
-    later.
+    An assignment is left out if the text reads the variable. An option is left out if the same command repeats the
+    option later.
     """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))
@@ -169,7 +169,7 @@ def settings(text: str) -> Iterator[Setting]:
 
 
 def use(path: Path, setting: Setting) -> ClipUse:
-    """Return the clip of a setting. The effect is unknown unless exactly one trainer reads the setting."""
+    """Return the clip of a setting. The effect is unknown if no trainer or several trainers read the setting."""
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
     trainers = [trainer for trainer in FORMATS.values() if keys in trainer.option_keys]

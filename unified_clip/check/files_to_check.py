@@ -34,11 +34,12 @@ UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonne
 """The suffixes of files that can contain clips, but are not read."""
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
-"""Endings of the names of files that rarely contain clips. These files are reported only if their text names a clip."""
+"""Endings of the names of files that rarely contain clips. The check reports such files only if their text names a
+clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
-"""Hidden directories that contain no code of the project. `notes` ignores their files."""
+"""Hidden directories without code of the project. `notes` ignores files in these directories."""
 
 KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, even if the configuration has mistakes."""

@@ -40,7 +40,7 @@ class Finding(ReportModel):
     effect."""
 
     path: str
-    """The path of the file. It is relative if the file is below the working directory."""
+    """The path of the file. The path is relative if the file is below the working directory."""
 
     line: int
     column: int
@@ -61,8 +61,8 @@ class Finding(ReportModel):
 
     effect: str
     """For "drift": the norm of example gradients before the clip, after the clip, and after the clip of the
-    configuration. The example is the one whose results differ most. The text can also be the largest difference between
-    two families, or the reason why the clip has to be off. The text is empty for all other kinds."""
+    configuration. The example gradients are those whose results differ most. The text can also be the largest
+    difference between two families, or the reason why the clip has to be off. The text is empty for all other kinds."""
 
     edit: str
     """The text to write instead, advice in sentences, or both."""
@@ -79,7 +79,7 @@ class Clip(ReportModel):
     """A clip that was compared with the configuration, or whose effect is unknown."""
 
     path: str
-    """The path of the file. It is relative if the file is below the working directory."""
+    """The path of the file. The path is relative if the file is below the working directory."""
 
     line: int
     column: int
@@ -124,7 +124,7 @@ class Counts(ReportModel):
     inheriting files."""
 
     unread: int
-    """The number of files that were not read, such as large files. Each of these files gets a finding, or a note if its
+    """The number of files that were not read, such as large files. Each unread file gets a finding, or a note if its
     text names no clip."""
 
 

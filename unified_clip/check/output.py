@@ -25,7 +25,7 @@ MAX_LINES = 20
 """The largest number of clips for which a check without findings prints a line for each clip."""
 
 CODE = ("edit",)
-"""The fields of the report that contain code. Their line breaks are kept."""
+"""The fields of the report that contain code. Line breaks in code are kept."""
 
 
 def _escaped(report: CheckReport) -> CheckReport:

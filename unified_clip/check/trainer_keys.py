@@ -78,8 +78,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. Edits that remove keys come last.
 
-    The prefix is () for an edit of this file. Otherwise, the edit is for a base file whose content is merged at the
-    path `prefix`.
+    The prefix is () for an edit of this file. For an edit of a base file, the prefix is the path at which the content
+    of the base file is merged.
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key that the document sets, or the path of the clip key to add.

@@ -14,7 +14,7 @@ from .rounding import PRODUCT, same
 from .runs import RecordedCall, RecordedRun
 
 MIN_SHARE = 0.5
-"""Two calls can be the same clip if they have at least this fraction of their gradients in common."""
+"""Two calls can be the same clip if at least this fraction of the gradients is in both calls."""
 
 Likeness = Sequence[Sequence[float | None]]
 """A matrix of similarities: a row for each call of one run, and a column for each call of the other run.

@@ -59,7 +59,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Returns the name of a gradient's parameter. If there is none, return the gradient's own name or None."""
+    """Returns the name of a gradient's parameter, the gradient's own name, or None."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -108,9 +108,9 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Return {name: index of the gradient}. If a gradient has no name, its position, such as "0", is the name.
+    """Return {name: index of the gradient}. A gradient without a name is named after its position, such as "0".
 
-    taken: The names that other clips of the call use. This function adds the new names.
+    taken: The names that other clips of the call use. The new names are added to this set.
     """
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []

@@ -42,7 +42,7 @@ class Divergence:
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance between the two numbers in ULP, and the relative distance. Both are None if there are no two
+    """The distance of the two numbers in ULP, and the relative distance. The fields are None for values that are not
     numbers."""
 
     ulps_at_its_size: float | None = None
@@ -72,7 +72,8 @@ class Agreement(ReportModel):
     """The first step at which numbers differ by more than 64 ULP, or null if no step has such a difference."""
 
     noise: list[str]
-    """The parameters whose numbers differ only by rounding noise. The other fields do not include these parameters."""
+    """The parameters whose numbers differ only by rounding noise. All other fields ignore the parameters in this
+    list."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The first item is the name in call a or "position N". It is None if the call has only one number. Numbers of calls
-    with different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
+    The parameter is given as its name in call a, as "position N", or as None if the call has only one number. Numbers
+    of calls with different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in
+    float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -275,7 +277,8 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the smallest coefficient is below 1. Return None if rounding decides, or if it is unknown."""
+    """Return whether the smallest coefficient is below 1. Return None if rounding decides, or if coefficients are
+    unknown."""
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):
         return None

@@ -50,7 +50,7 @@ def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) 
 
 
 def elements(call: RecordedCall) -> float:
-    """Return the number of elements of all gradients of a call, or NaN if it is unknown."""
+    """Return the number of elements of all gradients of a call, or NaN if the number is unknown."""
     sizes = [each.elements for each in call.parameters.values()]
     return math.nan if None in sizes or not sizes else float(sum(size or 0 for size in sizes))
 
@@ -74,7 +74,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Join the calls of a step into one per-tensor clip call, if the other run has only one such call.
 
-    For example, PyTorch's GRU has two biases in place of Keras' one bias. A call can clip both biases by their total
+    For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. A call can clip both biases by their total
     norm.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:

@@ -36,7 +36,7 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """Two calls, one of each run, at the same position of the same step."""
+    """One call of each run. Both calls have the same step, and the same position in the step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -45,7 +45,8 @@ class CallPair:
     """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
 
     gain: float = 0.0
-    """The greatest learning rate / (1 - momentum) of SGD and similar optimizers, or 0 without such optimizers.
+    """The greatest learning rate / (1 - momentum) of SGD and similar optimizers. The value is 0 for any other
+    optimizer.
 
     A gradient g moves the weight by `gain` * g over all later steps.
     """
@@ -287,7 +288,7 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of calls that a loop with one gradient per call makes in place of `line`, or 0 if it is
+    """Return the number of calls that a loop over single gradients makes instead of `line`, or 0 if the number is
     unknown."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)

@@ -15,11 +15,11 @@ GROWTH = 16
 """Rounding errors can grow from step to step, up to this many times the largest earlier difference."""
 
 NEAR = 4
-"""Two norms that differ by at most this many ULP are treated as equal, because computing a norm rounds."""
+"""Two norms with at most this distance in ULP are treated as equal, because computing a norm rounds."""
 
 PRODUCT = 1e-5
-"""The largest relative difference that rounding causes between two numbers: the norm of clipped float32 gradients, and
-the norm before the clip times the coefficient."""
+"""Because of rounding, the norm of clipped float32 gradients and the product of norm and coefficient differ relatively
+by at most this number."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -35,7 +35,7 @@ class Distance(NamedTuple):
 def distance(a: float, b: float) -> Distance:
     """Return the distance of two numbers.
 
-    The distance of two equal numbers, or of two NaN, is 0. Any other distance of a number that is not finite is inf.
+    The distance of two NaN is 0. Between two different numbers of which one is not finite, the distance is inf.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)

@@ -1,6 +1,7 @@
 """Find gradients that are only rounding noise, and weights that such gradients have moved.
 
-The true value of these gradients is likely 0. Examples are the bias of attention keys, and a bias before BatchNorm.
+The true value of a gradient that is only rounding noise is likely 0. Examples are gradients of the bias of attention
+keys, and of a bias before BatchNorm.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and not 0 in at least one
+    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and is not 0 in at least one
     run."""
     if name is None or name not in pair.names:
         return False

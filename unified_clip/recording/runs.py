@@ -41,16 +41,17 @@ class Parameter(Table):
     """The norm of the gradient, with the `norm_type` of the call. For a clip by value, this is the 2-norm."""
 
     weight: Real | None = None
-    """The norm of the weight, or None if it is unknown."""
+    """The norm of the weight, or None if the norm is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
-    """Fingerprints of the weight's elements. See `tensors/arrangement.py`. `sums` contains the sum of the elements and
-    the sum of their cubes. Both fields are recorded at the first call that clips the weight's gradient."""
+    """Fingerprints of the weight's elements, as in `tensors/arrangement.py`. `sums` contains the sum of the elements
+    and the sum of their cubes. The recording has these fields only in the first call that clips the weight's
+    gradient."""
 
     @property
     def elements(self) -> int | None:
-        """The number of elements, or None if it is unknown."""
+        """The number of elements, or None if the number is unknown."""
         lengths = [length for length in self.shape if length is not None]
         return math.prod(lengths) if len(lengths) == len(self.shape) else None
 
@@ -134,7 +135,7 @@ class RecordedCall(Table):
     """The file with the gradients after the clip, for a watched call."""
 
     is_gradient: bool | None = None
-    """Whether a watched call clipped gradients, or None if that is unknown."""
+    """Whether a watched call clipped gradients, or None if the answer is unknown."""
 
     error: str | None = None
     """The exception that the call raised. After an exception, all fields about the clip are missing."""
@@ -166,7 +167,7 @@ class RecordedCall(Table):
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
-        """Return the norms from which the coefficients were computed. These norms can differ from `norms()`."""
+        """Return the norms from which the coefficients were computed. The results of `norms()` can be different."""
         others = (self.passed_norm, self.returned_norm, self.stored_norm)
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
@@ -190,8 +191,7 @@ class OptimizerStep(Table):
     optimizer: str  # the class, such as `torch.optim.SGD`
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. If parameter groups have different values, a setting is a tuple of
-    the values."""
+    """The learning rate (`lr`) and other settings. If parameter groups have different values, the value is a tuple."""
 
     backward_calls: int | None = None  # the number of backward passes since the previous step
     cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
@@ -235,7 +235,7 @@ class RecordedProcess(Table):
 
     rank: int | None = None
     ranks: int | None = None
-    """The rank and the world size of the process, or None if they are unknown."""
+    """The rank and the world size of the process. Both are None if the values are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
@@ -258,7 +258,7 @@ class RecordedRun(Table):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """The clip calls. If several processes were recorded, these are the calls of the first process."""
+    """The clip calls. If several processes were recorded, the list contains the calls of the first process."""
 
     torn: bool
     """Whether the run ended while it wrote a line. The incomplete line is left out."""

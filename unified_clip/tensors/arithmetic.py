@@ -1,6 +1,6 @@
 """Exact sums, roots and rounding, to check the results of unified_clip.
 
-This module shares no code with `unified_clip._core.exact`, because it checks that module.
+This module checks `unified_clip._core.exact`, so the two modules share no code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMATS = {
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
     """Return a fraction or its square root, rounded to `dtype` with ties to even.
 
-    The result is inf if it is too large for `dtype`.
+    If the result is too large for `dtype`, return inf.
 
     square: A Fraction that is not negative.
     degree: 1 to return the fraction itself, 2 to return its square root.
@@ -154,7 +154,7 @@ def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
 def root(total: Fraction, p: float, dtype: str) -> float:
     """Return total**(1 / p) rounded to `dtype`, with ties to even, or inf if the result is too large.
 
-    For p other than 1 and 2, the root is computed with 60 digits before it is rounded.
+    Unless p is 1 or 2, the root is computed with 60 digits, and then rounded.
     """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)

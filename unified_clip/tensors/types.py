@@ -54,7 +54,7 @@ class Dense:
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers. All NaN have the same pattern."""
+        """Return the bit patterns of the elements as unsigned integers. All NaN elements have the same pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():

@@ -28,7 +28,7 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
     """Return (indices of the elements that differ, their distances in ULP) for tensors of the same dtype and shape.
 
     The indices are positions in the flattened `Dense.array`, where real and imaginary parts are separate elements. All
-    NaN are equal, and their distance from a number is inf. The distance of 0 and -0 is 1.
+    NaN elements are equal. The distance of NaN from a number is inf. The distance of 0 and -0 is 1.
     """
     left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)
     differ = np.flatnonzero(left_bits != right_bits)

@@ -23,7 +23,7 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of a function around the code of a cell that is only written to a file. Other cells never run the code."""
+"""The name of the function that wraps the code of a cell, if the cell is only written to a file and never run."""
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Notebook(NamedTuple):
-    """The code of a notebook. All texts have the same number of lines."""
+    """The code of a notebook. The texts in all fields have the same number of lines."""
 
     source: str
     commands: str
@@ -56,7 +56,7 @@ class Notebook(NamedTuple):
 
 
 class NotebookError(Exception):
-    """A file is not a notebook. The message has the reason."""
+    """A file is not a notebook. The message contains the reason."""
 
 
 def python_source(path: Path) -> bytes:
@@ -70,7 +70,8 @@ def python_source(path: Path) -> bytes:
 
 
 def source_of(path: Path) -> Source | None:
-    """Return the parsed source of a Python file or notebook, or None if it cannot be read or is not valid Python."""
+    """Return the parsed source of a Python file or notebook, or None if the file cannot be read or is not valid
+    Python."""
     with contextlib.suppress(ConfigError, OSError):
         return Source(python_source(path).decode("utf-8", "replace"), path.name)
     return None

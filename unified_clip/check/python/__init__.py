@@ -1,1 +1,1 @@
-"""Find clips in Python source, and what they clip."""
+"""Find clips in Python source."""

@@ -56,7 +56,8 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return a dict from (line, column) to the call that starts there. Columns count characters, from 1.
+    """Return a dict from (line, column) to the call that starts there. Columns count characters, and the first column
+    is 1.
 
     If several calls start at the same position, as in `model().clip()`, the dict contains the innermost call.
     """
@@ -66,7 +67,7 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 
 
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
-    """Return the code of a clip call with THRESHOLD in place of its threshold.
+    """Return the code of a clip call with THRESHOLD instead of its threshold.
 
     limits: The names of the parameters that set the threshold. If there are two names, the code stays unchanged.
     """
@@ -160,7 +161,7 @@ def _check_condition(condition: ast.expr) -> None:
 
 
 def _part(source: Source, owner: ast.expr) -> str:
-    """Return "encoder.*" for the parameters of `model.encoder`, and '' for a whole model.
+    """Return "encoder.*" for the parameters of `model.encoder`, and '' for the parameters of a whole model.
 
     owner: The expression before `.parameters()`.
     """

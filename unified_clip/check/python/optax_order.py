@@ -18,7 +18,7 @@ PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", *WRA
 """Functions of optax that wrap a transformation, and pass all gradients to the transformation."""
 
 KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
-"""Transformations that can come before a clip, because their results are still gradients."""
+"""Transformations that can come before a clip, because they return gradients and not updates."""
 
 HOLDERS = ("create", "Optimizer", "TrainState")
 """Functions of flax that return an object with a transformation inside."""
@@ -42,7 +42,7 @@ CONDITIONAL = (
 DEPTH = 4
 
 Kind = Literal["transformation", "entry", "entries"]
-"""The kind of an expression in a chain. An entry is a (name, transformation) tuple of `optax.named_chain`."""
+"""The kind of an expression in a chain. "entry" is a (name, transformation) tuple of `optax.named_chain`."""
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:

@@ -72,8 +72,8 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    If a file has no known clip, but sets a value that is named like a clip, return a clip of unknown effect. The same
-    applies to a file that names a clip but is not valid Python.
+    Return a clip of unknown effect for a file that only has a setting named like a clip, and for a file that names a
+    clip but is not valid Python.
 
     configurations: The files that were read as configurations of trainers.
     precisions: For each Python file, the mixed precision in each Accelerate configuration file nearby.
@@ -302,7 +302,7 @@ def _passes_class(source: Source, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
-    """Return a trainer's clip. If settings of DeepSpeed might change the clip, its effect is unknown."""
+    """Return a trainer's clip. The effect of the clip is unknown if settings of DeepSpeed might change the effect."""
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
     why, is_rejected = deepspeed.problem(source, use.path, use.line, use.column, use.config)

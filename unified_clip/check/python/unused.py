@@ -1,4 +1,4 @@
-"""Find configurations and callbacks in Python source that no code uses, so that they clip nothing."""
+"""Find configurations and callbacks in Python source that clip nothing, because no code uses them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_PASSED = (
 
 
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
-    """Return the clip of a call that creates a `ClipConfig`. Its effect is unknown if no code can use the
+    """Return the clip of a call that creates a `ClipConfig`. The effect is unknown if no code can use the
     configuration.
 
     If only other files can use the configuration, set `unused`. The function `resolved` then searches the other files.

@@ -165,7 +165,8 @@ def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files that have these clips or use their configurations."""
+    """Return the real paths of the files with the given clips, and of the files that use the configurations of the
+    clips."""
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 

@@ -76,7 +76,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
 
 
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if a run clips by another norm than the exact norm, and coefficients are the first difference."""
+    """Return a cause if the coefficients differ first, and a run does not clip by the exact norm, else None."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -138,7 +138,7 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
+    """Return a cause if a port did not transpose some weights, or transposed some weights wrongly, else None.
 
     If other weights are transposed, a square matrix with the same order of elements might lack a transpose.
 

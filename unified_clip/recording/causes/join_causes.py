@@ -172,8 +172,8 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """For the first divergence without a cause, find a cause by elimination, unless an earlier difference can explain
-    it."""
+    """For the first divergence without a cause, find a cause by elimination, unless an earlier difference is the
+    reason."""
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

@@ -113,7 +113,7 @@ def regularizer_cause(
     runs: The names of the original and the port.
     decays: The weight decay of each run's optimizer, or None if the weight decay is unknown.
     is_first: True if the original adds the weight decay to the gradients, and False if the port adds the weight decay.
-    unknown: The names of weights that are too small to decide whether they are added.
+    unknown: The names of small weights, for which it is unknown whether the run adds them.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]

@@ -248,9 +248,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """If one run clips per tensor or per group, return a point whose divergence is the clip rule.
-
-    Otherwise, return `point`.
+    """If one run clips per tensor or per group, return a point whose divergence is the clip rule. For other runs,
+    return `point`.
 
     A loop over parameters clips one gradient per call by its total norm, so both runs record the rule "global".
     """

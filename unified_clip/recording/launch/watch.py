@@ -170,7 +170,7 @@ class Terminal:
         self._write(f"\x1b7{''.join(rows)}\x1b8")
 
     def _reserve(self, count: int, height: int) -> None:
-        """Reserve the last lines of the terminal, so that the command's output scrolls only above them."""
+        """Reserve the last lines of the terminal, so that the command's output scrolls only above the last lines."""
         newlines = "\n" * count
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 

@@ -52,7 +52,7 @@ class Observer:
             self._thread.inside = False
 
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a decorator that calls `watch(function, *args, **kwargs)` in place of `function(*args, **kwargs)`."""
+        """Return a decorator that calls `watch(function, *args, **kwargs)` instead of `function(*args, **kwargs)`."""
 
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ error that explains all elements: 0.5 for one rounding, and more for functions t
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""Fields with norms that a function can use in place of the exact norm. The first field with a norm is used."""
+"""Fields with norms that a function can use instead of the exact norm. The first field with a norm is used."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,14 @@ class ObservedTensors:
     """The gradients after the call. The list is empty if no recording stores the clipped gradients."""
 
     weights: Sequence[Dense | None] = ()
-    """The weight of each gradient, if the call has the weight and a recording needs it."""
+    """The weight of each gradient, if the call has the weight and a recording needs the weight."""
 
     names: Sequence[str] = ()
     """The name of each gradient in the framework. If there are no names, positions are used as names."""
 
     is_gradient: bool | None = True
-    """Whether the tensors are gradients, or None if that is unknown. `tf.clip_by_value` also clips other tensors."""
+    """Whether the tensors are gradients, or None if the answer is unknown. `tf.clip_by_value` also clips other
+    tensors."""
 
     sources: Sequence[Any] = ()
     """The framework's variable for each gradient, if the variable is known."""
@@ -199,8 +200,8 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`, or None if no coefficient explains every element.
 
-    Each element allows an interval of coefficients. Of the numbers that are in all intervals, return the number nearest
-    to `formula`, or the middle if `formula` is None.
+    For each element, all coefficients in an interval give the observed result. Return the coefficient that is in all
+    intervals and nearest to `formula`. If `formula` is None, return the middle of the common interval.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

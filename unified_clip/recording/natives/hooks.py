@@ -1,4 +1,4 @@
-"""Replace the frameworks' own clipping functions while a recording is open, and restore them afterwards."""
+"""Replace the frameworks' own clipping functions while a recording is open, and restore the functions afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WATCHED = {
 """Maps a module that a program can import to (module of this package with the hooks, function that adds the hooks)."""
 
 Home = tuple[Any, str]
-"""A module or class, and the name of a function in it."""
+"""A module or class, and the name of a function in the module or class."""
 
 
 class Hook(NamedTuple):

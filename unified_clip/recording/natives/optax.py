@@ -109,7 +109,7 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """For each parameter, return (whether it has weight decay, its number of elements). Return [] if there is no
+    """Return (whether a parameter has weight decay, number of elements) for each parameter, or [] if there is no
     mask."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:

@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Add hooks for unified_clip's Paddle classes in static programs. In dynamic mode, these classes need no hooks."""
+    """Add hooks for unified_clip's Paddle classes in static programs. The classes need no hooks in dynamic mode."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -229,7 +229,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if `optimizer` is None because it was deleted."""
+    """Return True if all gradients are None or zero, or if `optimizer` is None because the optimizer was deleted."""
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
 

@@ -41,7 +41,8 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss. Its value is read at the next optimizer step, so that a device has time to compute the loss."""
+        """Add a loss. The value of the loss is read at the next optimizer step, so that a device has time to compute
+        the loss."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 

@@ -84,7 +84,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the loss of a gradient tape, if it is a single number.
+    """Record the loss of a gradient tape, if the loss is a single number.
 
     In a graph, return the operation that records the loss.
     """
@@ -238,7 +238,7 @@ def report_call(
     describe: A function that gets the values of `thresholds`, and returns the settings of the call.
     weights, names: The values and names of the gradients' variables. If there are no names, both are inferred if the
         variable of every gradient is known.
-    is_gradient: A function that returns whether the tensors are gradients, or None if that is unknown.
+    is_gradient: A function that returns whether the tensors are gradients, or None if the answer is unknown.
     norm: The norm that the function returned, or None if the function returned no norm.
     """
     needs = OBSERVER.needs()

@@ -165,7 +165,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if `optimizer` is None because it was deleted."""
+    """Return True if all gradients are None or zero, or if `optimizer` is None because the optimizer was deleted."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
     return all(gradient is None or not gradient.any() for gradient in gradients)

@@ -20,7 +20,7 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """The state of each gradient after the last backward pass. PyTorch counts the changes of a tensor in place."""
+    """The state of each gradient after the last backward pass. PyTorch counts the in-place changes of a tensor."""
 
     def __init__(self) -> None:
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by `id`: some have no hash
@@ -41,7 +41,7 @@ class GradientVersions:
     def count_changed(self, optimizer: Any) -> int | None:
         """Return the number of gradients of an optimizer that changed since the backward pass.
 
-        Return None if the number is unknown, or if a recorded call may have changed the gradients.
+        Return None if the number is unknown, or if a recorded call might have changed the gradients.
         """
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None

@@ -1,6 +1,6 @@
 """Read the norm that PyTorch's `clip_grad_norm_` computes for sharded gradients, such as gradients of FSDP2.
 
-Each rank computes the norm of its shards, and a collective combines these norms. The number and the order of
+Each rank computes the norm of its shards, and a collective combines the norms of all ranks. The number and the order of
 collectives are the same with and without a recording.
 """
 

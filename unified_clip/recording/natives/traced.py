@@ -24,7 +24,8 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizer steps. The compiled graph can report them in any order."""
+    """The order in which JAX traces clips and optimizer steps. The compiled graph can report clips and steps in any
+    order."""
 
     def __init__(self) -> None:
         self._reset()

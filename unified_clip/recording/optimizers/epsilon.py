@@ -64,10 +64,11 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Return the epsilon that has the same effect as a step's epsilon if it is added after the bias correction.
+    """Convert the epsilon of a step, so that it has the same effect when an optimizer adds it after the bias
+    correction.
 
-    Return None if this epsilon does not exist or is unknown. The first recorded step must be the optimizer's first
-    step.
+    Return None if the converted epsilon does not exist or is unknown. The first recorded step must be the optimizer's
+    first step.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:

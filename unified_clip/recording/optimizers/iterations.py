@@ -51,7 +51,7 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
 
 
 def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
-    """Yield the iterations of a run. Each iteration has `size` optimizer steps if no backward passes were recorded."""
+    """Yield the iterations of a run. If no backward passes were recorded, each iteration has `size` optimizer steps."""
     steps = run.optimizer_steps
     numbers = [step.step for step in steps]
     if not numbers or numbers != list(range(1, len(numbers) + 1)):
@@ -77,7 +77,7 @@ def _order_of_calls(
 ) -> Order | None:
     """Return the partner of each clip call in an iteration, or None if a call has no partner.
 
-    known: The order in an earlier iteration. This order is used if names, shapes and norms do not identify a call.
+    known: The order in an earlier iteration, which is used if names, shapes and norms do not identify a call.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -149,8 +149,8 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Return the number of elements that the clip calls of an iteration clip, or the number of gradients if it is
-    unknown."""
+    """Return the number of elements that the clip calls of an iteration clip. If the elements are unknown, count the
+    gradients."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))

@@ -49,7 +49,7 @@ def _kind(step: OptimizerStep) -> str:
 
 
 def _is_subtracted(step: OptimizerStep) -> bool | None:
-    """Return whether an optimizer subtracts weight decay from the weights, or None if that is unknown."""
+    """Return whether an optimizer subtracts weight decay from the weights, or None if the answer is unknown."""
     if ADAMW.search(step.optimizer) or step.optimizer.startswith("keras.optimizers."):
         return True
     is_known = step.optimizer.startswith(("torch.optim.", "paddle.optimizer."))
@@ -68,7 +68,8 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
 
 
 def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
-    """Return sentences about parameters for which only one optimizer has weight decay, or "" if they are unknown."""
+    """Return sentences about parameters for which only one optimizer has weight decay, or "" if the parameters are
+    unknown."""
     name_in_left = {other: name for name, other in names.items()}
     of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
     if not all(name in names for name in (*of_left, *of_right)):

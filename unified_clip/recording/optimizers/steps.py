@@ -20,7 +20,7 @@ from .unclipped import is_empty, left_out_clip, with_calls
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 
 TINY = 1e-20
-"""Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate in place of 0."""
+"""Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate instead of 0."""
 
 MOMENTUM = "rule for momentum"
 
@@ -53,7 +53,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the recorder counted each call as a step. Otherwise, the script set the steps."""
+    """Return whether the recorder counted each call as a step, because the script set no steps."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False
@@ -62,7 +62,7 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
-    """Return whether two lines can belong to one call, because they have the same name and duration."""
+    """Return whether two lines have the same name and duration, and so can belong to one call."""
     return not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
 
 

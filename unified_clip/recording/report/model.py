@@ -1,6 +1,6 @@
 """The report of `unified-clip compare`: the terminal, `--format json` and the page show this model.
 
-Later versions may add keys.
+Later versions can add keys.
 
     python -m unified_clip.recording.report.model > docs/compare.schema.json
 """
@@ -25,7 +25,7 @@ from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 from .remedies import remedies
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
-"""A value of a recording: a number, a text, a list of these, or null."""
+"""A value of a recording: a number, a text, null, or a list of values."""
 
 
 class Finding(ReportModel):
@@ -82,7 +82,8 @@ class Run(ReportModel):
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of calls of each function in the first process. Merged calls of a loop count as one call."""
+    """The number of calls of each function in the first process. If the calls of a loop were merged, the loop is one
+    call."""
 
     optimizers: list[str]
     steps: int
@@ -140,7 +141,7 @@ class ComparisonReport(ReportModel):
     """The text on the terminal."""
 
     def safe(self) -> Self:
-        """Return the report with control characters and invisible characters escaped, so that it is safe to print."""
+        """Return a report that is safe to print, with control characters and invisible characters escaped."""
         return self.model_validate(safe(self.as_json()))
 
 

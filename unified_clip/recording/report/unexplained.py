@@ -51,7 +51,7 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "given norm": ["inexact norm"],
     "16 bits": ["inexact norm"],
 }
-"""Maps each reported cause to causes that the report does not rule out, because they affect the same numbers."""
+"""Maps each reported cause to causes that affect the same numbers. The report does not rule out these causes."""
 
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",

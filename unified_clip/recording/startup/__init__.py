@@ -1,1 +1,2 @@
-"""The directory that `unified-clip record` puts on PYTHONPATH. Its modules import the standard library only."""
+"""The directory that `unified-clip record` puts on PYTHONPATH. The modules in this directory import the standard
+library only."""

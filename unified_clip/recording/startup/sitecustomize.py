@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """The environment variable with the settings in JSON: the fields of `Settings` in `launch/process.py` and `package`."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the import of one of these modules. The list includes every library in `WATCHED`."""
+"""The recording starts after the import of a module in this list. The list includes every library in `WATCHED`."""
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def _start(settings: dict[str, object]) -> None:
 
 
 def _run_hidden() -> None:
-    """Run the other module `sitecustomize` that this module hides, if there is one."""
+    """If this module hides another module `sitecustomize`, run the hidden module."""
     spec = PathFinder.find_spec("sitecustomize")
     if spec is None or spec.loader is None:
         return

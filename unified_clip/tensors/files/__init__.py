@@ -1,4 +1,4 @@
-"""Read gradients from files and functions. Tensors stay in their files until they are used.
+"""Read gradients from files and functions. A tensor is loaded from its file when code uses the tensor.
 
     read(Path("gradients.pt"), scratch)                     every gradient in a file
     read(Path("run/ckpt-9"), scratch, only=["model/*"])     the gradients of a checkpoint whose names match
@@ -115,7 +115,7 @@ def call(
 ) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name.
 
-    The function runs in another process, on the CPU. Its tensors can be of any framework. Booleans and integers are
+    The function runs in another process, on the CPU. The tensors can be of any framework. Booleans and integers are
     left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.

@@ -1,4 +1,4 @@
-"""Convert a file that only a framework or h5py can read. This module runs as a process of its own.
+"""Convert a file that only a framework or h5py can read. This module runs as a separate process.
 
     python -m unified_clip.tensors.files.convert_worker KIND SOURCE OUT [ONLY ...]
 

@@ -15,7 +15,7 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""Prefixes of dtypes that counters, masks or text have, but not gradients."""
+"""Prefixes of dtypes that do not belong to gradients, but to counters, masks or text."""
 
 
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
@@ -30,11 +30,11 @@ class Item(NamedTuple):
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """The shape of the tensor. For a sparse tensor, this is the shape of its dense form."""
+    """The shape of the tensor. For a sparse tensor, the shape is the shape of the dense form."""
 
     @property
     def size(self) -> int:
-        """Return the size in bytes. For a sparse tensor, return the size of its dense form."""
+        """Return the size in bytes. For a sparse tensor, return the size of the dense form."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 

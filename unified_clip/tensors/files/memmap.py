@@ -34,7 +34,7 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as a mapped array of bytes. Each map keeps the file open, so map a file only once."""
+    """Return a file as a mapped array of bytes. Map a file only once, because each map keeps the file open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
@@ -43,7 +43,7 @@ def read_or_map(path: Path) -> Raw:
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
+    """Return the tensor that starts at the byte `start` of a file. The array of the tensor is a view of `raw`.
 
     If `raw` is a memory map, the array is a memory map with `start` as its attribute `offset`.
     """
@@ -58,7 +58,8 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
     """Write a gradient to a file, and return an entry from which `at` reads the gradient.
 
-    A contiguous tensor that is mapped from another file is not copied. The entry then has the path of the other file.
+    If a contiguous tensor is mapped from another file, the tensor is not copied, and the entry contains the path of the
+    other file.
     """
     if gradient is None:
         return None

@@ -1,7 +1,7 @@
 """Read Paddle's `.pdparams` and `.pdopt` without Paddle, and without running code of the file.
 
-These files are pickles, which call functions by name. The reader calls a harmless function of `STAND_INS` for each name
-that `paddle.save` writes, and rejects other names and opcodes.
+Paddle's files are pickles, which call functions by name. The reader calls a harmless function of `STAND_INS` for each
+name that `paddle.save` writes, and rejects other names and opcodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONG = 1 << 16
 frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The unpickler that is written in Python. Its methods for opcodes can be replaced."""
+"""The unpickler that is written in Python, because the methods for opcodes of the C unpickler cannot be replaced."""
 
 LONGEST_CODE = 16
 """The largest number of characters in NumPy's code for a dtype, such as `f4`."""
@@ -38,7 +38,8 @@ NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write. They create objects, or reserve more memory than the file has bytes."""
+"""Opcodes that `paddle.save` does not write. The opcodes create objects, or reserve more memory than the file has
+bytes."""
 
 SLICED = "UnpackBigParamInfor@@"
 """The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for tensors of more than 1
@@ -81,14 +82,14 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a name. This function replaces `eval` in the pickle of a dense tensor."""
+    """Replaces `eval` in the pickle of a dense tensor. Return the value of a name."""
     if not isinstance(name, str):
         raise TypeError("the pickle evaluates code, which paddle.save does not write")
     return values[name]
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Return a dict of the pairs. This function replaces OrderedDict.
+    """Replaces OrderedDict in a pickle. Return a dict of the pairs.
 
     Pickles of Python 2 pass the pairs as an argument. Pickles of Python 3 pass no argument, and add the pairs later.
     """
@@ -182,7 +183,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Run the opcode that sets the state of the last object on the stack. If the object is a dict, it stays
+        """Run the opcode that sets the state of the last object on the stack. If the object is a dict, the dict stays
         unchanged."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):

@@ -75,10 +75,9 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. The script that reads a threshold decides the effect of a clip on a command line.
+    """Return all clips. If a script reads a threshold from the command line, the script decides the effect of the clip.
 
-    A command line belongs to the scripts that it names. If it names no script, it belongs to all scripts that the file
-    names.
+    If a command line names no script, all scripts that the file names are searched.
     """
     readers = [use for use in uses if use.package and use.option]
     uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses

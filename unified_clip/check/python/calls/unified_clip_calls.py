@@ -84,7 +84,7 @@ def uses(path: Path) -> list[ClipUse]:
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip of code that uses a name of unified_clip, or None if the code alone clips nothing."""
+    """Return the clip of code that uses a name of unified_clip, or None if the code does not clip."""
     call = source.parents[node]
     last = name.rpartition(".")[2]
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else OWN

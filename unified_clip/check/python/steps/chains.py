@@ -42,7 +42,7 @@ class _Place(NamedTuple):
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a `ClipUse` for each optimizer without a clip, if the file builds another optimizer with a clip.
 
-    If the same function builds both optimizers, `unclipped` is True. All other optimizers without a clip share one
+    If the same function builds both optimizers, `unclipped` is True. Optimizers that other functions build share one
     `ClipUse`.
     """
     places = {each.node: each for each in _places(source, timeline)}.values()
@@ -73,7 +73,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers. If all or none of an optimizer's places clip, yield only one place."""
+    """Yield the places of the optimizers. If all or none of the places of an optimizer clip, yield only one place."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):

@@ -23,8 +23,7 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""A branch of an `if`: the calls that lead to the `if`, the `if`, and whether this is the branch for a true
-condition."""
+"""A branch of an `if`: the calls that lead to the `if`, the `if`, and whether the condition is true in this branch."""
 
 
 class Event(NamedTuple):
@@ -160,8 +159,7 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def _may_unscale(self, call: ast.Call) -> bool:
-        """Return whether a call might unscale gradients: its name is like "unscale", or it passes the scaler to another
-        file."""
+        """Return whether a call has a name like "unscale", or passes the scaler to another file."""
         is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 

@@ -37,7 +37,7 @@ PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precisi
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if a clip surely gets scaled gradients.
 
-    Gradients are scaled between scaler.scale(loss).backward() and scaler.step(...), unless code unscales them.
+    Gradients are scaled between scaler.scale(loss).backward() and scaler.step(...), unless code calls scaler.unscale_.
     """
     if not any(isinstance(node, ast.Attribute) and node.attr == "scale" for node in source.nodes):
         return

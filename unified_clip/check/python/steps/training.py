@@ -74,8 +74,7 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each optimizer, and of each search in a module, as in `getattr(torch.optim,
-    name)`."""
+    """Yield the node and a description of each optimizer, and of each lookup such as `getattr(torch.optim, name)`."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]

@@ -74,8 +74,7 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line of the clip whose result a step gets as an argument. The results 0 and None are as in
-        `clip_of`."""
+        """Return the line of the clip whose result a step gets as an argument. Return 0 or None as `clip_of` does."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
