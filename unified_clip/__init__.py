@@ -69,8 +69,8 @@ def native_available(in_graphs_of: str | None = None) -> bool:
 
     Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. In compiled graphs
     without kernels, the framework's operations compute the norm, and the last bit of the norm can differ.
-    `docs/contract.md` lists the compiled graphs without kernels. Graphs of Paddle's `to_static` need
-    UNIFIED_CLIP_GRAPH=kernels to use the kernels, even if this function returns True.
+    `docs/contract.md` lists the compiled graphs without kernels. Graphs of Paddle's `to_static` use the kernels only
+    with UNIFIED_CLIP_GRAPH=kernels, even if this function returns True.
 
     Args:
         in_graphs_of: The framework whose compiled graphs the function checks: "torch", "tensorflow", "paddle", "jax",

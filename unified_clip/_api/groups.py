@@ -137,7 +137,7 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
 
 
 def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
-    """Return whether a norm is not finite and `nonfinite` is "skip".
+    """Return True if a norm is NaN or infinite and `nonfinite` is "skip".
 
     orders: (norm, norm type) of each measured norm.
     """

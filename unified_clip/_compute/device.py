@@ -30,7 +30,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
     A second rounding from float32 to 16 bits then gives the same number as a single rounding of `wide`. Rounding to odd
     sets the last bit of each number that float32 cannot represent exactly.
     near: `wide` rounded to float32, stored as float64.
-    bits: The bits of `near` as float32, stored as int32.
+    bits: The bits of the float32 numbers in `near`, stored as int32.
     """
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
     bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)

@@ -268,7 +268,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 def certified_root(total: float, lost: float) -> float | None:
     """Return the square root of a number, rounded to float32, or None if the root might be rounded wrongly.
 
-    This function needs neither NumPy arrays nor a scope that keeps subnormal numbers.
+    This function works without NumPy arrays, and outside of `ieee_arithmetic`.
     """
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
@@ -313,7 +313,7 @@ def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
 
 
 def shareable_empty_like(view: Array) -> Array:
-    """Return a new array that is aligned so that TensorFlow and JAX share its memory without a copy."""
+    """Return a new array whose alignment allows TensorFlow and JAX to share the memory without a copy."""
     if view.nbytes < MIN_SHARED_BYTES or not view.flags.c_contiguous:
         return np.empty_like(view)
     memory = np.empty(view.nbytes + ALIGNMENT, np.uint8)

@@ -44,7 +44,7 @@ class Scaled(NamedTuple):
 
 
 def rounded(view: Array) -> Float64s:
-    """Return the moduli in float64, within one ULP, or NaN if either part is NaN."""
+    """Return the moduli in float64, with an error of at most one ULP. If a part is NaN, the modulus is NaN."""
     wide = view.astype(np.complex128)
     near = np.hypot(wide.real, wide.imag)  # more precise than np.abs
     if view.dtype != np.complex64:  # for complex64, float64 moduli are precise enough

@@ -88,7 +88,7 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that a hook never gets, such as a variable of a static program."""
+        """Raise TypeError for a tensor that cannot occur in a hook, such as a variable of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -169,8 +169,8 @@ class Backend(Protocol):
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
         """Return the product of each tensor with its coefficient as a new tensor.
 
-        Return None if `from_capsules` or `list_from_host` is as fast. `coefs` contains one coefficient for each tensor,
-        or a single coefficient for all tensors.
+        Return None if `from_capsules` or `list_from_host` is as fast as this method. `coefs` contains one coefficient
+        for each tensor, or a single coefficient for all tensors.
         """
         return None
 
@@ -220,7 +220,7 @@ class Parameters(ABC):
     """The capability of frameworks that store gradients in `.grad`. In-place functions take parameters."""
 
     main_gradient_remedy: str
-    """The remedy for a parameter that has a gradient only in `main_grad`, as text for an error message."""
+    """A text for error messages: the remedy if a parameter has a gradient only in `main_grad`."""
 
     @abstractmethod
     def gradient_of(self, parameter: Any) -> Any | None: ...
@@ -262,7 +262,7 @@ class Parameters(ABC):
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
-        """Return a gradient that keeps its values when `.grad` of its parameter is replaced or removed."""
+        """Return a gradient that keeps its values if `.grad` of the parameter is replaced or removed."""
         return gradient
 
 

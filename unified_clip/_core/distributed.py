@@ -216,7 +216,7 @@ class Shards(Protocol):
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return ("rank 3", number of NaN, number of inf) for each other rank with NaN or inf.
+        """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
 
         All ranks have to call this method.
 

@@ -198,7 +198,7 @@ class DevicePrimitives(Protocol):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p over all elements. The derivative at zero must be finite.
 
-        Use logarithms if p is neither 1 nor 2, because a quotient can underflow although its power does not.
+        For any p other than 1 and 2, use logarithms, because the quotient can underflow even if the power does not.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -256,8 +256,9 @@ class DevicePrimitives(Protocol):
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype, and round the bound only once. A bound that is a number is already
-        rounded.
+        """Convert a bound to the tensor's dtype, and round the bound only once.
+
+        If the bound is a number, this number is already rounded.
         """
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:

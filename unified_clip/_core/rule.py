@@ -231,8 +231,8 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    For an array of norms, the result is an array, or the number 1 if no norm exceeds its threshold. Neither the result
-    nor its derivative divides by zero.
+    For an array of norms, the result is an array, or the number 1 if no norm exceeds its threshold. The computation of
+    the result and of the derivative does not divide by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold

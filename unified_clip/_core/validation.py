@@ -90,7 +90,7 @@ def not_distributed(backend: Backend) -> TypeError:
 
 
 def _number(backend: Backend, value: Any, name: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return (the number or None if its value is unknown, the number or tensor to compute with)."""
+    """Return (the value as a float or None, the number or tensor to compute with)."""
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(

@@ -1,8 +1,8 @@
 """Norms that stay on the GPU of a process group, so that no rank waits for its GPU.
 
-At the first call with a list of parameters, the host reads the norm. In this call, the ranks also agree whether later
-norms stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the error. The
-host reads the result of the comparison only at the next call, so the host does not wait for queued work.
+At the first call with a new list of parameters, the host reads the norm. In this call, the ranks also agree whether
+later norms stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
+error. The host reads the result of the comparison only at the next call, so the host does not wait for queued work.
 """
 
 from __future__ import annotations

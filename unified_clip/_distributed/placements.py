@@ -87,9 +87,9 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
-        """Return the process groups over which a gradient is sharded, in the order in which its norm is summed.
+        """Return the process groups over which a gradient is sharded. The norm is summed over the groups in this order.
 
-        Return [] if this rank needs no sum. Return None if it is unknown whether a plain tensor is a shard.
+        Return [] if the norm needs no sum over ranks. Return None if it is unknown whether a plain tensor is a shard.
         """
 
     @functools.cached_property
@@ -330,7 +330,7 @@ class DistributedGradients(LocalShards):
         raise ValueError(
             f"the gradients are on {self.terminology.mesh}es of {', '.join(map(str, sorted(sizes)))} of the "
             f"{world.size} ranks. Cannot infer what the other ranks have. Pass process_group, the group of all ranks "
-            f"that have the model ({self.terminology.world_group} if all have it). {REMEDY}"
+            f"that have the model ({self.terminology.world_group} if all ranks have the model). {REMEDY}"
         )
 
     def _tensors(self) -> list[Any]:

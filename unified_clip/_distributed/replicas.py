@@ -169,7 +169,7 @@ class Exchange(Protocol):
 
 
 Position = tuple[int, int]
-"""(a rank of the process group, the index of one of its sets)."""
+"""(a rank of the process group, the index of a set of this rank)."""
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:

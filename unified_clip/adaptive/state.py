@@ -60,8 +60,9 @@ def to_data(state: Mapping[str, Real]) -> Data:
 
 
 def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
-    """Convert the result of `to_data` back to a state. Raise ValueError if the data belongs to another rule or other
-    settings.
+    """Convert the result of `to_data` back to a state.
+
+    Raise ValueError if the data belongs to another rule or to other settings.
     """
     expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):

@@ -13,7 +13,7 @@ from .._core.types import Leaf, Scalar, Tensor
 from .protocol import AGC
 
 REMEDY = (
-    "Pass the parameters, in a list or dict like that of the gradients, to clip(grads, parameters=parameters) or "
+    "Pass the parameters, in a list or dict like the gradients, to clip(grads, parameters=parameters) or "
     "adaptive.clip_by_unit_norm(grads, parameters). Or pass (parameter, gradient) tuples to clip.pairs()"
 )
 
@@ -57,7 +57,7 @@ def _norm(
 
 
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
-    """Return (the norm by which the threshold is divided, the threshold) for each unit of a gradient.
+    """Return (norm, threshold) for each unit of a gradient. The coefficient is the threshold divided by this norm.
 
     weight: The norms of the parameter's units.
     """
