@@ -40,7 +40,7 @@ def fitting_families(
 
     this: The call whose difference is to be explained.
     correct: Comparable calls without a difference.
-    differing: Other comparable calls with a difference.
+    differing: Comparable calls with a difference, except `this`.
     """
     if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
         return
@@ -111,7 +111,7 @@ def _has_correct_norm(call: Observation) -> bool:
 def _common(
     required: Sequence[Observation], differing: Sequence[Observation], numbers: Callable[[Observation], Interval]
 ) -> Interval | None:
-    """Return an interval of numbers that explain all required calls and most differing calls, or None.
+    """Return an interval of numbers that explain all required calls and most wrong calls, or None.
 
     numbers: A function that returns the interval of numbers that explain one call.
     """

@@ -20,7 +20,7 @@ NORM_TOLERANCE = 1e-6
 """If the returned norm differs from the exact norm by at most this fraction, the difference counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""The quotient of the error that is allowed for the correct call and the error that is allowed for a cause."""
+"""A cause is reported only if the error of correct settings is more than this number times the allowed error."""
 
 
 CauseKind = Literal[

@@ -77,7 +77,7 @@ def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses about rounding to bfloat16 or float16: of the sum of the squares, or of the tensors' norms."""
+    """Yield hypotheses that sums of squares, or the tensors' norms, are rounded to bfloat16 or float16."""
     if call.p != 2 or call.passed_norm is not None or call.are_norms:
         return
     for dtype in NARROW:

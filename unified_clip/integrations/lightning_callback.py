@@ -23,7 +23,7 @@ from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
-"""The attributes that are not copied to a copy of the callback."""
+"""The attributes that a copy of the callback does not contain."""
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning

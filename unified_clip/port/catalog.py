@@ -113,7 +113,7 @@ class ClipFunction:
 
     @property
     def takes_other_arguments(self) -> bool:
-        """Whether the parameters of the replacement have other names or another order, or are fewer."""
+        """Whether the replacement has fewer parameters, or has parameters with other names or another order."""
         return bool(self.renamed) or self.same_positions < len(self.parameters)
 
 

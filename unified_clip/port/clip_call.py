@@ -89,7 +89,7 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the argument of the call for a parameter of unified_clip's function, or None."""
+        """Return the argument that the call passes for a parameter of unified_clip's function, or None."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value

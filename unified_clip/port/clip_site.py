@@ -25,7 +25,8 @@ class Meaning:
     """The configuration. If the threshold is only known at run time, the configuration has a threshold of 1."""
 
     threshold: str = ""
-    """The code of a threshold that is only known at run time, the code of both bounds as in "low, high", or ''."""
+    """The code of a threshold that is only known at run time, or '' for a known threshold. For two bounds, the code is
+    "low, high"."""
 
 
 @dataclass

@@ -177,7 +177,7 @@ def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
 
 
 def _pattern(node: cst.BaseExpression) -> str:
-    """Return a regular expression that matches all possible values of an expression for a string."""
+    """Return a regular expression that matches all strings that an expression can return."""
     match node:
         case cst.SimpleString():
             return re.escape(str(node.evaluated_value))

@@ -252,8 +252,7 @@ def run(
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     timeout: The number of seconds after which both processes are ended.
-    resync: The names in the file of --map, to copy the old weights into the new training step after each step. None:
-        copy no weights.
+    resync: The names in the file of --map. If None, the old weights are not copied into the new training step.
     advance: A function that shows progress. The arguments are "old" or "new", and the number of finished steps.
     """
     with ExitStack() as stack:

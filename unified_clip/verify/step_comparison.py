@@ -112,7 +112,7 @@ class StepComparison:
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages that differ by more than rounding explains."""
+        """Return the stages with differences that are larger than rounding."""
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()

@@ -17,7 +17,7 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""The allowed relative error for a test that an update is a sum of other updates or a multiple of another update."""
+"""The allowed relative error if an update should be a sum or a multiple of other updates."""
 
 STORAGE_ULPS = 4
 """The allowed difference of two updates, in ULP of the parameter, because each training step rounds the parameter."""
@@ -45,7 +45,7 @@ class TensorPair(NamedTuple):
     update."""
 
     ulp_scale: float
-    """One ULP in the dtype of the parameter, in ULP of float32."""
+    """The size of an ULP of the parameter's dtype, in ULP of float32."""
 
 
 class StepPairing:
@@ -252,7 +252,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
     scale: Measure in ULP of this number, because the rounding error of a sum depends on its largest term. If the
         difference is too large for rounding, the largest number of both tensors replaces `scale`.
-    ulp_scale: One ULP of the parameter's dtype, in ULP of float32.
+    ulp_scale: The size of an ULP of the parameter's dtype, in ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
     if not differ.any():
@@ -270,7 +270,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return one ULP of the least precise dtype, in ULP of float32. The result is at least 1."""
+    """Return the size of an ULP of the least precise dtype, in ULP of float32. The result is at least 1."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 

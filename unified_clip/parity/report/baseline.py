@@ -42,7 +42,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or a known difference. It is compared with the entry of the other report that has the same key."""
+    """A result or a known difference, for a comparison with the entry of the same key in the other report."""
 
     verdict: str
     text: str
@@ -112,7 +112,8 @@ def check_digests(path: Path, report: ParityReport) -> None:
 def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
     """Return the changes between two reports. Changes that fail the run come first.
 
-    strict_bits: Whether changed bits fail the run. Functions that are not deterministic never fail for this reason.
+    strict_bits: Whether changed bits fail the run. Functions that are not deterministic never fail the run for this
+        reason.
     """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)

@@ -56,7 +56,7 @@ def known_differences(function: str) -> list[KnownDifferenceSummary]:
 
 
 def rounding() -> float:
-    """Return the relative difference up to which differences count as rounding."""
+    """Return the largest relative difference that is still rounding."""
     return _read()[0]
 
 

@@ -162,10 +162,10 @@ class ReportedClip(ReportModel):
     there is no such function."""
 
     known: list[int]
-    """The entries in `known` that are about the function `measured_as`, as numbers."""
+    """The numbers of the entries in `known` for the function `measured_as`."""
 
     becomes_known: list[int]
-    """The entries in `known` that are about the replacement, as numbers. The list is empty unless the replacement is a
+    """The numbers of the entries in `known` for the replacement. The list is empty unless the replacement is a
     framework's function."""
 
     reason: str

@@ -1,6 +1,6 @@
 """Print a report of ported code, in color on a terminal.
 
-A long text is printed only once. Instead of a repetition, the report names the line of the first print.
+A long text is printed only once. Later, the report refers to the first place instead of repeating the text.
 """
 
 from __future__ import annotations

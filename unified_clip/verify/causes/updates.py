@@ -22,7 +22,7 @@ def without_gradient(
     recordings: Sequence[NormalizedRecording],
     max_ulp: float,
 ) -> Cause | None:
-    """Return a cause if at the first step with a difference, all parameters that differ have no gradient."""
+    """Return a cause if only parameters without a gradient differ at the first step with a difference."""
     tensors = pairing.without_gradient(recordings)
     names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
     if not tensors.issuperset(names):
