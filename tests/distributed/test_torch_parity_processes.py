@@ -55,12 +55,12 @@ worker.main()
 VERDICTS = {
     "none": ("equal", ""),
     "copies are counted": ("different", "norm off by"),
-    "another norm": ("different", "the result on rank 1 differs from that on rank 0"),
-    "another copy": ("different", "the result on rank 1 differs from that on rank 0"),
+    "another norm": ("different", "the result on rank 1 differs from the result on rank 0"),
+    "another copy": ("different", "the result on rank 1 differs from the result on rank 0"),
     "it raises": ("crashed", "at different steps: rank 0 reached the end of a call, rank 1 reached KeyError"),
     "it ends": ("crashed", "exit status 1; the last lines of stderr: "),
     "none again": ("equal", ""),
-    "it ends badly at last": ("crashed", "after the last case, and perhaps because of an earlier one: exit status 1"),
+    "it ends badly at last": ("crashed", "after the last case, and perhaps because of an earlier case: exit status 1"),
 }
 """By fault of the second process, or of both: the verdict, and a text in its detail."""
 
@@ -110,7 +110,7 @@ def test_plain_tensors_in_place_of_distributed_ones_are_reported() -> None:
     code += "torch_dtensor.Sharded.make_all = torch.Framework.make_all\nworker.main()"
     (verdict,) = judge_cases([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
     assert verdict.kind == "crashed"
-    assert "(2 processes): the backend treated a distributed tensor as a plain one" in verdict.detail
+    assert "(2 processes): the backend treated a distributed tensor as a plain tensor" in verdict.detail
 
 
 def test_only_frameworks_with_distributed_tensors_have_the_modes() -> None:

@@ -228,7 +228,7 @@ def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: py
                 "old = [p.detach().clone() for p in net.parameters()]; optimizer.step(); "
                 "[p.data.lerp_(each, 0.5) for p, each in zip(net.parameters(), old)]",
             ),
-            "every update of the new step is 0.5 times that of the old one. The recorded settings are equal: amsgrad",
+            "update of the new step is 0.5 times the update of the old step. The recorded settings are equal: amsgrad",
         ),
     ],
 )

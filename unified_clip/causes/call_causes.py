@@ -255,7 +255,7 @@ def norm_after(call: Observation) -> Cause | None:
     if not math.isclose(norm, after, rel_tol=tolerance) or math.isclose(after, expected, rel_tol=4 * tolerance):
         return None
     return Cause(
-        "norm after the clip", "the returned norm is that of the clipped gradients, not of those before the clip"
+        "norm after the clip", "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
     )
 
 

@@ -119,7 +119,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
     what = f"the call returned {names} unchanged" if all(lost.values()) else f"the call returned zeros for {names}"
     coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
     if len(lost) < len(call.counted) or not all(lost.values()):  # otherwise, nothing is clipped
-        yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
+        yield Hypothesis("not scaled", f"{what}, although the norm includes {names}", coefs=coefs)
     if call.by == "global" and len(lost) < len(call.counted):
         norms = [call.norm_over(number for number in call.counted if number not in lost)] * len(call.before)
         coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
@@ -155,7 +155,7 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     for which, left in (("first", counted[1:]), ("last", counted[:-1])) if counted[1:] else ():
         yield of_others(left, f"as with the norm of the {which} gradient alone")
     if beside := [number for number in call.own if number not in call.counted]:
-        sentence = f"as when the norm counts {call.names_of(beside)}, which it should not"
+        sentence = f"as when the norm includes {call.names_of(beside)} by mistake"
         yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))
 
 

@@ -69,9 +69,9 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "fail the run for entries of the list of known differences without a cause, or with an unknown cause "
-        "and no reason. With --baseline, also for failures that the baseline already had, and for cases, frameworks "
-        "and results that this run lacks",
+        "help": "fail the run if an entry of the list of known differences has no cause, or has an unknown cause and "
+        "no reason. With --baseline, the run also fails for failures that the baseline already had, and for missing "
+        "cases, frameworks and results",
     },
     "--strict-bits": {
         "action": "store_true",

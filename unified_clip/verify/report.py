@@ -113,8 +113,8 @@ def _units(result: Verification) -> list[str]:
     if dtypes != {"float64"}:
         return []
     return [
-        "Differences of norms, coefficients and losses are in ULP of float64. Those of clipped gradients and updates "
-        "are in ULP of float32, in the table too: 1 ULP of float32 is about 5e8 ULP of float64."
+        "Differences of norms, coefficients and losses are in ULP of float64. Differences of clipped gradients "
+        "and updates are in ULP of float32, also in the table. 1 ULP of float32 is about 5e8 ULP of float64."
     ]
 
 
@@ -123,9 +123,9 @@ def _noise(result: Verification) -> list[str]:
     if not names:
         return []
     return [
-        f"Not compared: the gradients and updates of {_first_of(names)}, at steps at which these gradients are only "
-        f"rounding noise, at most {ROUNDING} ULP of the total norm. Their true value may be 0, as for the bias of "
-        "attention keys."
+        f"Not compared: the gradients and updates of {_first_of(names)}. At some steps, these gradients are only "
+        f"rounding noise of at most {ROUNDING} ULP of the total norm. The correct gradients may be 0, as for the bias "
+        "of attention keys."
     ]
 
 

@@ -158,7 +158,7 @@ def _updated_before(
         return None
     names = names_text([each.parameter for each in updates if GROWTH * each.relative >= first.relative])
     sentence = (
-        f"at step {row.step}, the updates of {names} differ by up to {relative:.2g} relatively. After these updates, "
+        f"at step {row.step}, the updates of {names} have relative differences of up to {relative:.2g}. After this, "
         f"the gradients of the next clip differ. {advice_on_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
@@ -248,8 +248,8 @@ def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause 
         return None
     return Cause(
         "another dtype",
-        f"{name!r} is {dtypes[0]} in the old step and {dtypes[1]} in the new one, and at step {rows[0].step} both "
-        "differ by no more than rounding to these dtypes",
+        f"{name!r} is {dtypes[0]} in the old step and {dtypes[1]} in the new step. At step {rows[0].step}, "
+        "rounding to these dtypes explains the difference",
     )
 
 

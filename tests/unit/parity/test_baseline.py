@@ -155,11 +155,11 @@ def test_a_new_or_missing_framework_or_case_is_one_change() -> None:
     judged = build.against(strict, baseline.changes(large, strict))
     assert judged.exit_code == 1
     assert (
-        "2 results that cannot be compared as in the baseline (jax: the baseline has it, but this run does not)"
+        "2 results that cannot be compared as in the baseline (jax: the result is in the baseline, but not in this run)"
         in judged.verdict
     )
     assert "two" in page.render(judged), "the page has no section of a case that was not run"
-    why = f"the baseline has it, but this run does not. {baseline.ADVICE}"
+    why = f"the result is in the baseline, but not in this run. {baseline.ADVICE}"
     assert [(each.what, each.detail, each.cases) for each in judged.problems] == [
         ("jax", why, []),
         ("the suite", why, ["two"]),

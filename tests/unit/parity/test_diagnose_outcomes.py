@@ -67,7 +67,7 @@ OUTCOMES = {
         change_outcome(GLOBAL, lambda t: t.__setitem__(2, dense(np.zeros(30)))),
         GLOBAL,
         "not scaled",
-        "the call returned zeros for 'encoder.bias', though the norm counts",
+        "the call returned zeros for 'encoder.bias', although the norm includes",
     ),
     "NaN in one": (
         change_outcome(GLOBAL, lambda t: t.__setitem__(2, with_element(t[2], NAN))),
@@ -291,7 +291,7 @@ OUTCOMES = {
         clip_with_mistake(GLOBAL, Mistake(not_scaled=0)),
         named_case("clip_grad_norm_", call_form={"need_clip": (False, True, True, True)}, max_norm=0.1),
         "need_clip",
-        "the norm counts 'embedding', which it should not",
+        "the norm includes 'embedding' by mistake",
     ),
     "a norm that is given and measured": (
         CallOutcome(None, exact_outcome(named_case("clip_grad_norm_", max_norm=0.1)).gradients),

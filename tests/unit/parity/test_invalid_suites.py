@@ -119,7 +119,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"),
-            "axes = \\[1\\] has an axis that a gradient lacks. Give axes from -1 to 0",
+            "axes = \\[1\\] has an axis that a gradient does not have. Give axes from -1 to 0",
         ),
         (
             cases_toml("{ call = 'clip_by_norm', clip_norm = 1, axes = 0 }"),
@@ -154,7 +154,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             toml_with_tensor("values = [1.0], exponents = [0, 1]"),
-            "exponents applies to random only. Remove",
+            "exponents is allowed only with random. Remove",
         ),
         (
             toml_with_tensor("values = [1], dtype = 'int64'"),
@@ -170,7 +170,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml(NORM, "frameworks = ['caffe']"),
-            "suite.toml: case 'a: global_norm..' names the framework 'caffe', which the suite lacks. Correct the name",
+            "suite.toml: case 'a: global_norm..' names the framework 'caffe', which is not in the suite. Correct",
         ),
         (cases_toml(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (
@@ -349,7 +349,7 @@ KNOWN = """
         ),
         (
             ('framework = "numpy"', 'framework = "caffe"'),
-            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe', which the suite lacks. Correct",
+            "suite.toml: the entry of 'f' in known.toml names the framework 'caffe', which is not in the suite.",
         ),
         (
             ("size = 0.1", 'size = 0.1\nversions = ">2.1"'),

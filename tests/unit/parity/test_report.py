@@ -140,7 +140,7 @@ def test_a_summary_of_thousands_of_cases_is_cut_to_githubs_limit(failed_report: 
     assert len(full.encode()) > 1024 * 1024 > markdown.MAX_BYTES >= len(cut.encode()) > 0.9 * markdown.MAX_BYTES
     assert cut.startswith("# Parity report\n\nFAIL: 7200 cases on numpy, torch")
     assert "## Versions\n\n- numpy 1.0\n- torch 1.0\n\n## unified_clip\n" in cut
-    pattern = r"^([^:\n]+): (\d+) lines are left out here. index.html and parity.json have all.\n+"
+    pattern = r"^([^:\n]+): (\d+) lines are left out here. index.html and parity.json contain all lines.\n+"
     left = re.findall(pattern, cut, re.M)
     assert [title for title, _ in left] == ["The frameworks' functions"]
     kept = re.sub(pattern, "", cut, flags=re.M)

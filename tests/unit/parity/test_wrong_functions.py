@@ -138,7 +138,7 @@ ALWAYS_SCALED = "as when gradients are always scaled to the threshold, even if t
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
-AFTER = "the returned norm is that of the clipped gradients, not of those before the clip"
+AFTER = "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
 
 WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "above twice the threshold": (

@@ -142,7 +142,7 @@ def test_another_dtype_is_named(
     assert data["same"] is same
     assert data["finding"]["mistake"] == "another dtype"
     name = dtype.removeprefix("np.")
-    assert data["finding"]["text"].startswith(f"'weight' is float32 in the old step and {name} in the new one")
+    assert data["finding"]["text"].startswith(f"'weight' is float32 in the old step and {name} in the new step")
 
 
 def test_another_dtype_explains_only_its_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,5 +104,5 @@ def test_the_units_of_distances_are_named_in_float64(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, is_wide: bool
 ) -> None:
     run_verify(tmp_path, source, source)
-    text = "Differences of norms, coefficients and losses are in ULP of float64. Those of clipped gradients and"
+    text = "Differences of norms, coefficients and losses are in ULP of float64. Differences of clipped"
     assert (text in capsys.readouterr().out) is is_wide

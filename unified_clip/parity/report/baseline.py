@@ -127,7 +127,7 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
         ):
             changed.append(change)
     if new.strict:
-        lost = {"worse": True, "why": f"the baseline has it, but this run does not. {ADVICE}"}
+        lost = {"worse": True, "why": f"the result is in the baseline, but not in this run. {ADVICE}"}
         changed = [each.model_copy(update=lost if each.kind == "gone" else {}) for each in changed]
     return sorted(changed, key=lambda change: not change.worse)
 

@@ -198,7 +198,7 @@ def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
             parts += [f"## {title}", *below, "\n".join(kept)]
             room -= len("\n\n".join(parts[-2 - len(below) :]).encode()) + 2
         if cut := len(lines) - len(kept):
-            parts.append(f"{title}: {cut} lines are left out here. index.html and parity.json have all.")
+            parts.append(f"{title}: {cut} lines are left out here. index.html and parity.json contain all lines.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -229,7 +229,5 @@ def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[t
         words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."
         yield "Norms of the frameworks' functions", words, plot
     if plot := run_plots.clips([clip_points(recorded)]):
-        words = (
-            "Total norm and threshold at each step. Clipped steps are marked below, and on the line if they are few."
-        )
+        words = "Total norm and threshold at each step. Clipped steps have marks below the plot."
         yield "The recorded run", words, plot

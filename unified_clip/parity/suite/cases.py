@@ -363,7 +363,7 @@ def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
     remedy = f"Give axes from {-least} to {least - 1}" if least else "Remove axes"
     yield (
         any(not -rank <= axis < rank for axis in axes for rank in ranks),
-        f"axes = {axes} has an axis that a gradient lacks. {remedy}",
+        f"axes = {axes} has an axis that a gradient does not have. {remedy}",
     )
     twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
     yield twice, f"axes = {axes} names an axis twice. Name each axis once, {OR_EXPECT}"

@@ -120,7 +120,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     for name, place in named:
         if name not in frameworks:
             raise SuiteError(
-                f"{file}: {place} names the framework {name!r}, which the suite lacks. Correct the name, or add "
+                f"{file}: {place} names the framework {name!r}, which is not in the suite. Correct the name, or add "
                 f"[frameworks.{name}]"
             )
     notes = []

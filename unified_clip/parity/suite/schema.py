@@ -88,7 +88,7 @@ class TensorTable(Table):
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
             raise ValueError(f"none = true allows no {' or '.join(unused)}. Remove {' and '.join(unused)}")
         if self.random is None and self.exponents is not None:
-            raise ValueError("exponents applies to random only. Remove exponents, or give random in place of values")
+            raise ValueError("exponents is allowed only with random. Remove exponents, or set random instead of values")
         examples = {"exponents": [-3, 3], "shape": [2, 3]}
         if self.random is not None and (absent := [key for key in examples if getattr(self, key) is None]):
             example = " and ".join(f"{key} = {examples[key]}" for key in absent)
@@ -98,7 +98,7 @@ class TensorTable(Table):
         if self.exponents and self.exponents[0] > self.exponents[1]:
             raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the two")
         if self.dtype == "int64" and self.random is not None:
-            remedy = "Choose another dtype, or give values in place of random and exponents"
+            remedy = "Choose another dtype, or set `values` instead of `random` and `exponents`"
             raise ValueError(f"random does not support int64. {remedy}")
         if self.rows is not None:
             if self.shape is None:
@@ -133,9 +133,7 @@ class GradientsTable(Table):
             )
         for key, source in (("only", "file"), ("framework", "function")):
             if getattr(self, key) and getattr(self, source) is None:
-                raise ValueError(
-                    f"`{key}` needs `{source}`. Remove `{key}`, or give `{source}` in place of `{keys[0]}`"
-                )
+                raise ValueError(f"`{key}` needs `{source}`. Remove `{key}`, or set `{source}` instead of `{keys[0]}`")
         return self
 
 

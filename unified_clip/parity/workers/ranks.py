@@ -44,7 +44,7 @@ def compare_ranks(adapter: Adapter, packed: Mapping[str, Any], tensors: Mapping[
     bits = digest(densify(gradient) for gradients in tensors.values() for gradient in gradients)
     results = gather_in_step(adapter, "a result", f"{bits}, {packed['warned']}")
     others = [f"rank {rank}" for rank, result in enumerate(results) if result != results[0]]
-    return f"the result on {', '.join(others)} differs from that on rank 0" if others else ""
+    return f"the result on {', '.join(others)} differs from the result on rank 0" if others else ""
 
 
 def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:

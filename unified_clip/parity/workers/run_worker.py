@@ -126,7 +126,7 @@ def run_worker(
             failure = failure or Failure("unreadable", NO_RESULT)
             run.fail_current(failure, current, had_results=had_results) if has_started else run.fail_all(failure)
         elif failure:
-            detail = f"after the last case, and perhaps because of an earlier one: {failure.detail}"
+            detail = f"after the last case, and perhaps because of an earlier case: {failure.detail}"
             run.keep(items[-1], dataclasses.replace(failure, detail=detail))
     return run.results
 

@@ -110,7 +110,7 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
         raise RuntimeError(unknown_mode("check_path", mode))
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         problem = (
-            "the backend used another path" if on_host else "the backend treated a distributed tensor as a plain one"
+            "the backend used another path" if on_host else "the backend treated a distributed tensor as a plain tensor"
         )
         remedy = f"Check how the adapter makes its tensors, and {'Backend.path' if on_host else 'Backend.distributed'}."
         raise RuntimeError(f"mode {mode!r} ({TITLES[mode]}): {problem}. {remedy}")

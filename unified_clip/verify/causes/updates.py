@@ -69,7 +69,8 @@ def cause_of_update(
                 "clipped gradients to the optimizer",
             )
     sentence = (
-        f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old one"
+        "the clipped gradients are the same, and every update of the new step is "
+        f"{ratio:.6g} times the update of the old step"
     )
     if all(any("lr" in each.settings for each in side.optimizer_steps_at(row.step)) for side in recordings):
         return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, row.step)}")
