@@ -89,8 +89,8 @@ BESIDE_DEEPSPEED = (
 )
 
 UNUSED = (
-    "Nothing is clipped by this configuration now. If that is intended, remove the configuration. Otherwise, clip by "
-    "it, as in clip(gradients), which changes the training."
+    "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip by the "
+    "configuration, as in clip(gradients), which changes the training."
 )
 
 UNUSED_CALLBACK = (

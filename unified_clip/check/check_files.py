@@ -31,8 +31,8 @@ ARGUMENT = "(gradient_clip_val=)"
 """The ending of the name of a Lightning Trainer's clip, if the source does not contain the argument."""
 
 LEFT_TO_TRAINER = (
-    "Under HF's Trainer, max_grad_norm applies, {where}. A loop without Trainer is not checked here: there, Accelerate "
-    "clips at 1.0. For such a loop, set gradient_clipping to the threshold."
+    "Under HF's Trainer, max_grad_norm applies, {where}. In a loop without Trainer, Accelerate clips at 1.0, which the "
+    "check does not compare. For a loop without Trainer, set gradient_clipping to the threshold."
 )
 
 

@@ -140,7 +140,7 @@ def test_a_configuration_that_clips_a_part_of_the_model_differs(check: Check) ->
     assert [(each.about, each.found) for each in finding.differences] == [("parameters", "encoder.*")]
     part = CLIP_CONFIG + 'include = ["encoder.*"]\n'
     named = only_finding(check(step(OWN, "clip.clip_(model.encoder.named_parameters())"), part))
-    assert named.does.startswith("The call clips only encoder.*, so the names of its parameters begin in that part")
+    assert named.does.startswith("The call clips only encoder.*. Inside this part of the model, the names of")
 
 
 def test_the_call_of_an_imported_configuration_is_judged(check: Check) -> None:

@@ -57,7 +57,7 @@ def test_auto_without_a_trainer_is_unknown_for_its_own_reason(check: Check) -> N
     (finding,) = [each for each in check({"a.py": AUTO}).findings if "gradient_clipping" in each.clip]
     assert finding.kind == "unknown"
     assert finding.does.startswith(
-        '"auto" leaves the clip to max_grad_norm of TrainingArguments, and this file has none.'
+        'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments.'
     )
 
 

@@ -189,7 +189,7 @@ def test_the_note_claims_that_a_file_sets_the_threshold_only_if_it_does(
     check: Check, files: dict[str, str], words: str
 ) -> None:
     notes = check({"acc.yaml": ACCELERATE.format("zero_stage: 2"), **files}).notes
-    assert any(f"max_grad_norm applies, {words} A loop" in note for note in notes)
+    assert any(f"max_grad_norm applies, {words} In a loop" in note for note in notes)
 
 
 def test_the_note_names_the_nearest_file_that_sets_the_threshold(check: Check) -> None:

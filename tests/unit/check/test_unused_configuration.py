@@ -15,7 +15,7 @@ def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check
     finding = only_finding(check({"a.py": f"{IMPORT}def step(grads):\n    clip = {make}\n    return grads\n"}))
     assert (finding.kind, finding.line) == ("unknown", 4)
     assert finding.does.startswith("clip clips nothing: the function makes this configuration and never uses it.")
-    assert finding.edit.endswith("clip by it, as in clip(gradients), which changes the training.")
+    assert finding.edit.endswith("clip by the configuration, as in clip(gradients), which changes the training.")
 
 
 @pytest.mark.parametrize(

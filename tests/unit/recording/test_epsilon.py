@@ -98,7 +98,7 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
         "begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or has several "
         "optimizers, ignore this cause."
     )
-    assert "This difference can follow from the one at step 1." in rest
+    assert "The difference at step 1 can be the reason for this difference." in rest
 
 
 def test_the_line_to_type_is_no_difference(compare_steps: CompareSteps) -> None:

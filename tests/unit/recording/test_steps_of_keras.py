@@ -40,7 +40,7 @@ def test_repeated_rows_that_keras_squares_are_named_at_their_first_step(tmp_path
         "rule for repeated rows of the optimizer is the square of each row and the square of their sum."
     )
     assert "keras.optimizers.Adam of a.jsonl gets 2 gradients as IndexedSlices with repeated rows" in cause_line
-    assert "This difference can follow from the one at step 2." in rest
+    assert "The difference at step 2 can be the reason for this difference." in rest
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,9 @@ MAX_ALIASES = 3
 
 ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
 NAMED = (
-    "The call clips only {pattern}, so the names of its parameters begin in that part of the model, and the patterns "
-    "of the configuration may not match them. Clip by clip.clipper(model), which has the names of the whole model."
+    "The call clips only {pattern}. Inside this part of the model, the names of parameters are shorter, so the "
+    "patterns of the configuration might not match the names. Clip by clip.clipper(model), which has the names of the "
+    "whole model."
 )
 
 

@@ -47,7 +47,7 @@ IN_ENVIRONMENT = (
 )
 NEED_CLIP = (
     "need_clip excludes parameters from Paddle's clips, and this file does not show whether {config} excludes the same "
-    "ones. Remove need_clip, or ignore this setting with a reason in check.ignore."
+    "parameters. Remove need_clip, or ignore this setting with a reason in check.ignore."
 ).format(config="the clip configuration")
 LAYERWISE = (
     "This optimizer updates each parameter during the backward pass, so that no norm of all gradients exists "

@@ -51,12 +51,12 @@ ADVICE = re.compile(r"^Port |^Then change |by hand")
 """Matches a sentence of `port` that advises how to change the code."""
 
 ONE_BOUND = (
-    "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
-    "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "The call clamps by one bound only, so it might limit the coefficient of a clip by hand. Compare the code with the "
+    "clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 MAY_BE_GRADIENT = (
-    "The clamped expression contains a gradient, but may be another value, as in gradient.norm().clamp(0, 10). Compare "
-    "the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "The clamped expression contains a gradient, but might be another value, as in gradient.norm().clamp(0, 10). "
+    "Compare the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "

@@ -15,16 +15,16 @@ from ..notebooks.cells import python_source, source_of
 from . import usage
 
 NEVER_USED = (
-    "{name} clips nothing: the function makes this configuration and never uses it. Clip by it, as in "
-    "{name}(gradients), or remove it."
+    "{name} clips nothing: the function makes this configuration and never uses it. Clip by the configuration, as in "
+    "{name}(gradients), or remove the configuration."
 )
 NOT_ASSIGNED = (
-    "No code uses the configuration that this line makes, so it clips nothing. Assign it to a variable such as clip, "
-    "and clip by it, as in clip(gradients). Or remove it."
+    "No code uses the configuration that this line makes, so it clips nothing. Assign the configuration to a variable "
+    "such as clip, and clip by the variable, as in clip(gradients). Or remove the configuration."
 )
 NOT_NAMED = (
-    "No checked file uses this configuration, {name}, so it clips nothing. Clip by it, as in {name}(gradients), or "
-    "remove it. If a file that is not checked uses it, pass that file, too."
+    "No checked file uses this configuration, {name}, so it clips nothing. Clip by the configuration, as in "
+    "{name}(gradients), or remove the configuration. If a file that is not checked uses it, pass that file, too."
 )
 
 NOT_PASSED = (

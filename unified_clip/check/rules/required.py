@@ -37,8 +37,8 @@ SET_KEY = (
 )
 
 NOT_COUNTED = (
-    "Ignored clips do not count if they are off, or if their effect is unknown and the entry of check.ignore approves "
-    "no threshold:"
+    "An ignored clip is not enough if the clip is off, or if its effect is unknown and the entry of check.ignore "
+    "approves no threshold:"
 )
 
 

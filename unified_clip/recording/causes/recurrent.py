@@ -50,8 +50,8 @@ def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     run, whole, other, parts = (point.a, left, point.b, right) if len(left) == 1 else (point.b, right, point.a, left)
     names = enumeration(list(map(repr, parts)))
     sentence = (
-        f"{run.name} clips {whole[0]!r} as one tensor. {other.name} has as many elements in {names}, and clips each of "
-        f"these by its own norm. For the same clip, {other.name} has to clip them together by their total norm, as "
-        "GradientClipByGlobalNorm(c).clip_([...]) does, and only the other tensors one by one"
+        f"{run.name} clips {whole[0]!r} as one tensor. {other.name} has the same number of elements in {names}, "
+        f"and clips each of these tensors by its own norm. For the same clip in {other.name}, clip {names} together by "
+        "their total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip only the other tensors one by one"
     )
     return Cause("another rule", sentence)

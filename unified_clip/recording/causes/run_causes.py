@@ -318,8 +318,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     if at_its_size < ulps > ROUNDING:
         sentence = (
             f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "
-            f"{SIZES[point.first.stage]}, the size at which its sum was rounded. Frameworks that sum in different "
-            f"orders differ by up to {ROUNDING} ULP of that size. --max-ulp counts ULP of the norm itself"
+            f"{SIZES[point.first.stage]}, which decides how much a sum is rounded. Frameworks that sum in different "
+            f"orders differ by up to {ROUNDING} ULP of the larger number. --max-ulp counts ULP of the norm itself"
         )
         return Cause("rounding", sentence)
     return Cause(

@@ -82,10 +82,10 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
     if steps:
-        return f"This difference can follow from the one at step {steps[0].step}."
+        return f"The difference at step {steps[0].step} can be the reason for this difference."
     step = step_of_other_eps(comparison)
     is_later = step is not None and step <= divergence.step
-    return f"This difference can follow from the different eps at step {step}." if is_later else UNEXPLAINED
+    return f"The different eps at step {step} can be the reason for this difference." if is_later else UNEXPLAINED
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
@@ -143,7 +143,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
     what = "weights" if first.stage == "weight" else "gradients"
     clips = f"Clipping is the same{same}: rule, threshold, norm type and formula"
     if different := _other_clips(comparison, first.step):
-        clips = f"Clipping is not known to be the same: {', and '.join(different.values())}"
+        clips = f"The clips might differ: {', and '.join(different.values())}"
     return [f"{clips}. The {what} differ before the clip of step {first.step}. Compare {place}."]
 
 

@@ -34,9 +34,9 @@ NO_FILE = (
     "check.ignore."
 )
 AUTO = (
-    '"auto" leaves the clip to max_grad_norm of TrainingArguments, and this file has none. Accelerate clips at 1.0 '
-    "then, and DeepSpeed alone rejects it. Write the threshold instead, or ignore the clip with a reason in "
-    "check.ignore."
+    'With "auto", max_grad_norm of TrainingArguments sets the threshold, but this file has no TrainingArguments. '
+    'Accelerate then clips at 1.0, and DeepSpeed without Accelerate rejects "auto". Write the threshold instead, or '
+    "ignore the clip with a reason in check.ignore."
 )
 
 
