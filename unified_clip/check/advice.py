@@ -46,7 +46,7 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""Maps the package that a training script uses to the code that replaces a clip."""
+"""For each package of a training script: the code to write instead of a clip."""
 
 CALLS = {
     ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),
@@ -56,7 +56,7 @@ CALLS = {
 """Maps (package, rule) to the family and the call of a framework's function."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
-"""Maps a package to the format that exports a clip as Python source."""
+"""For each package: the format that exports a clip as Python source."""
 
 ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",

@@ -69,7 +69,7 @@ class ClipUse:
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
-    """Whether no clip key has a value, so that the default of the trainer applies."""
+    """Whether no clip key has a value. The trainer then clips by its default."""
 
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""

@@ -30,8 +30,7 @@ def reads_file(use: ClipUse) -> bool:
 
 
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
-    """Return the clips in nearby configuration files that the script's trainer can read, without clips that must be
-    off."""
+    """Return the clips in nearby configuration files of the script's trainer. Clips that must be off are left out."""
     return [
         each
         for each in uses

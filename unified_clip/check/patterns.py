@@ -28,8 +28,7 @@ def relative(path: Path, root: Path) -> str:
 def is_near(one: Path, other: Path, root: Path) -> bool:
     """Return whether two files probably belong to one project.
 
-    The result is True if the directory of one file contains the other file, or if a directory below `root` contains
-    both files.
+    One file must be below the directory of the other file, or both files must be below a directory inside `root`.
     """
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))

@@ -251,7 +251,7 @@ def has_number(value: object) -> bool:
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework of a clip, such as "optax", if the format of the clip reads Python source, else ''."""
+    """Return the framework of a clip, such as "optax", or '' if the format of the clip does not read Python source."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 

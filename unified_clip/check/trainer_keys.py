@@ -61,7 +61,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the clip key that the file lacks, or () if the path contains a name that the user chooses."""
+    """Return the path of the missing clip key, or () if the user chooses a name in the path."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)

@@ -50,7 +50,7 @@ class Notebook(NamedTuple):
     """The command lines after `!` and `%`, and the cells for a shell."""
 
     other: dict[int, str]
-    """Maps the first line of each cell that is not Python to the text of the cell."""
+    """The text of each cell that is not Python. The keys are the numbers of the first lines."""
 
     places: Sequence[Place]
 

@@ -25,7 +25,7 @@ HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
 """Matches a condition that excludes only parameters without a gradient."""
 
 SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_only|subset")
-"""Matches names that suggest that code selects only some parameters."""
+"""Matches names that suggest a selection of parameters, such as "no_decay"."""
 
 MAX_ALIASES = 3
 """The largest number of assignments to follow, such as `a = b` after `b = model.parameters()`."""
@@ -57,8 +57,7 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
-    """Return a dict from (line, column) to the call that starts there. Columns count characters, and the first column
-    is 1.
+    """Return all calls. The keys are (line, column), where the columns count characters from 1.
 
     If several calls start at the same position, as in `model().clip()`, the dict contains the innermost call.
     """

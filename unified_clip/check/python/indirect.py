@@ -246,7 +246,8 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips in command lines, which are lists of strings or strings that a function in COMMANDS runs."""
+    """Yield the clips in command lines. A command line is a list of strings, or a string that a function in COMMANDS
+    runs."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):

@@ -46,7 +46,7 @@ Kind = Literal["transformation", "entry", "entries"]
 
 
 def misplaced(source: Source) -> dict[ast.Call, str]:
-    """Return a dict from each clip that is in a wrong place of an `optax.chain` to the reason.
+    """Find the clips that have a wrong place in an `optax.chain`, and return the reason for each clip.
 
     Only other clips, and transformations in KEEPS_GRADIENTS, can come before a clip.
     """
@@ -97,8 +97,7 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _ends(outer: ast.AST) -> bool:
-    """Return whether code only uses a transformation, as in `tx.update(gradients)`, instead of wrapping the
-    transformation."""
+    """Return whether code uses a transformation, as in `tx.update(gradients)`, and does not wrap the transformation."""
     return isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and last_name(outer.func) in HOLDERS)
 
 
@@ -126,7 +125,7 @@ def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _keeps(flow: Flow, call: ast.Call) -> bool:
-    """Return whether the result of a function still contains the transformation that the function gets."""
+    """Return whether the result of a function contains the transformation among the arguments."""
     name, is_chain = last_name(call.func), _chain(flow.source, ast.Call(call, [], [])) or _chain(flow.source, call)
     if is_chain or name in (*HOLDERS, *APPENDING, *SHOWS, "dict") or name[:1].isupper():
         return True

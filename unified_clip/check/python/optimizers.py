@@ -12,7 +12,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""Nouns that show that a name is not an optimizer, such as "Client" in SOAPClient."""
+"""Nouns such as "Client" in SOAPClient, which show that a name is not an optimizer."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"

@@ -72,8 +72,8 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    Return a clip of unknown effect for a file that only has a setting named like a clip, and for a file that names a
-    clip but is not valid Python.
+    If a file has no known clip, but a setting is named like a clip, return a clip of unknown effect. If a file names a
+    clip, but is not valid Python, also return a clip of unknown effect.
 
     configurations: The files that were read as configurations of trainers.
     precisions: For each Python file, the mixed precision in each Accelerate configuration file nearby.

@@ -16,10 +16,10 @@ CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
     "integrations.lightning_callback.ClipCallback": ("lightning", "pytorch_lightning"),
 }
-"""Maps each callback of unified_clip to the packages of the trainers that call the callback."""
+"""For each callback of unified_clip: the packages of the trainers that call the callback."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
-"""The packages of trainers and optimizers whose own clip stays on after `attach_to`, so that both clip."""
+"""Packages of trainers and optimizers that clip twice after `attach_to`, because their own clip stays on."""
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
@@ -48,7 +48,7 @@ def _marked(source: Source, use: ClipUse, own: dict[str, tuple[str, ast.expr]], 
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
-    """Return a dict from the package of a trainer to the name and the node of unified_clip's clip."""
+    """Return the name and the node of each clip by unified_clip. The keys are the packages of the trainers."""
     clips: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]

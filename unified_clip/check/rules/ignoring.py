@@ -84,8 +84,8 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     effect.
 
     For a key that no known trainer reads, the values and the names of the keys must agree with the entry. For any other
-    clip, the settings that the entry lacks come from the shared configuration. The family and eps of the clip can
-    differ from the entry.
+    clip, the shared configuration completes the settings of the entry. The family and eps of the clip can differ from
+    the entry.
     """
     if rule.threshold is None and rule.rule is None:
         return True

@@ -52,8 +52,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the paths and patterns of `check.require` that have no clip.
 
-    A clip with an unknown effect is enough, but a clip that has to be off is not. An unused configuration or an ignored
-    clip is enough for a path, but not for a pattern.
+    A file with a clip of unknown effect has a clip, but a clip that has to be off is ignored. For a path, an unused
+    configuration or an ignored clip is enough. For a pattern, it is not enough.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -165,8 +165,8 @@ def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files with the given clips, and of the files that use the configurations of the
-    clips."""
+    """Return the real paths of the files with these clips. Files that use the configurations of the clips are
+    included."""
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
@@ -187,7 +187,7 @@ def _paths_without_clip(
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:
-    """Return whether `paths` contain the directory or file that a pattern names before its first wildcard."""
+    """Return whether `paths` contain the directory or file before the first wildcard of a pattern."""
     fixed = WILDCARD.split(glob)[0]
     folder = root / (fixed if fixed == glob else fixed.rpartition("/")[0])
     return any(Path(os.path.realpath(folder)).is_relative_to(path.resolve()) for path in paths)

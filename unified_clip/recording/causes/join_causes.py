@@ -25,7 +25,7 @@ clip settings determine the coefficients."""
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""Maps a cause of different optimizer steps to causes of different calls that explain the same difference."""
+"""For each cause of different optimizer steps: causes of different calls that explain the same difference."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Causes that can follow from earlier differences between updates."""
@@ -80,8 +80,8 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield the differences between optimizer steps that might have changed a recorded norm by more than ROUNDING ULP.
 
-    Differences are also yielded if the norms were not compared. If the next weights agree, a difference in the rule for
-    momentum is left out, because the training code compensates for the difference.
+    Differences are also yielded if the norms were not compared. A different rule for momentum is left out if the next
+    weights agree. The training code then compensates for the difference.
 
     has_effect: A function that replaces the comparison of norms for differences after the clip.
     """
@@ -146,7 +146,7 @@ def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePo
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether the ratio of two norms, or its inverse, is the ratio of the numbers of backward passes."""
+    """Return whether two norms have the same ratio as the numbers of backward passes, or the inverse ratio."""
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False

@@ -16,12 +16,10 @@ EXACT, LOSS_ERROR = 1e-3, 1e-6
 """The largest relative errors of two numbers: the regularizer's part of the loss, and the whole loss."""
 
 CLOSE = 1.5
-"""Norms are evidence of a weight decay c if all decays that agree with the norms differ from c by less than this
-factor."""
+"""A weight decay c is found if all decays that agree with the norms differ from c by less than this factor."""
 
 Norms = Mapping[str, tuple[float, float, float]]
-"""Maps a parameter to (norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight
-decay)."""
+"""For each parameter: (norm of the weight, norm of the gradient with weight decay, norm without weight decay)."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -51,7 +49,8 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Shown = tuple[Sequence[str], Sequence[str], str]
-"""(names of weights that are added to the gradients, names of weights that are too small to decide, evidence)."""
+"""(names of weights that are added to the gradients, names of weights that are too small to decide, evidence as
+text)."""
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:

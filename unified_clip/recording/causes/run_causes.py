@@ -172,7 +172,8 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], flo
 
 
 def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
-    """Return the number in the sorted list `ordered` that equals `norm` up to rounding, or else `norm`."""
+    """Return the number in the sorted list `ordered` that equals `norm` up to rounding. Without such a number, return
+    `norm`."""
     index = bisect.bisect(ordered, norm)
     nearest = min(ordered[max(0, index - 1) : index + 1], key=lambda each: abs(each - norm), default=norm)
     return nearest if is_near(nearest, norm) or abs(nearest - norm) <= slack else norm
@@ -229,7 +230,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether the same gradients can have both total norms, because the calls have different norm types."""
+    """Return whether two total norms with different norm types can belong to the same gradients."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False

@@ -36,7 +36,7 @@ class Own(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, Own] = MappingProxyType({})
 ) -> dict[str, Own]:
-    """Return a dict from the code of a variable or attribute, such as `self.clip`, to its configuration.
+    """Return the configurations of a file. The keys are code of variables and attributes, such as "self.clip".
 
     The function follows assignments such as `self.clip = CLIP`, and clippers such as `clip = CLIP.clipper(model)`.
     """

@@ -51,8 +51,8 @@ class Flow:
     def values(self, read: ast.AST) -> list[ast.expr]:
         """Return the expressions whose value a variable might have when `read` runs.
 
-        An assignment is left out if a later assignment surely runs before the read and no loop repeats the earlier
-        assignment. If the function assigns nothing to the variable, all assignments in the file are used.
+        If several assignments surely run before the read, only the last one is used, unless a loop repeats the others.
+        If the function assigns nothing to the variable, all assignments in the file are used.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
@@ -129,7 +129,8 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """Return a dict from each place of a value to the calls and conditional expressions that get the value.
+        """Return the calls and conditional expressions that get the value of an expression. The keys are places of the
+        value.
 
         A place is the expression itself, or a call of a function that returns the value. The search follows variables,
         and items of a tuple, list or dict.
@@ -222,7 +223,7 @@ def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
 
 
 def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
-    """Yield each variable that a statement or call sets to the followed value, with the path of the value in the
+    """Yield each variable that gets the followed value from a statement or call, and the path to the value in the
     variable."""
     if isinstance(outer, ast.Assign):
         for target in outer.targets:

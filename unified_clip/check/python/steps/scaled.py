@@ -53,7 +53,7 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Return a dict from the place of a clip to the reason why Accelerate might have scaled the gradients.
+    """Find clips of gradients that Accelerate might have scaled, and return the reason for each place of a clip.
 
     With mixed precision fp16, `accelerator.backward` scales gradients, and `accelerator.clip_grad_norm_` unscales the
     gradients again.
