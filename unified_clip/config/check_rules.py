@@ -17,18 +17,18 @@ class Ignore(ConfigModel):
     path: Name = Field(description=f"the files: {GLOB}")
     clip: Name | None = Field(
         default=None,
-        description="the clip, as the finding names it, such as clip_grad_value_; * matches any text; default: every "
-        "clip of the files",
+        description="the name of the clip in the finding, such as clip_grad_value_; * matches any text; default: all "
+        "clips in the files",
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the approved threshold of these clips, so that any other threshold is a finding; default: "
-        "with the key rule, the threshold of this file, otherwise any threshold",
+        description="the approved threshold of the clips. If the entry has the key rule, the default is the threshold "
+        "of this file, otherwise any threshold",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the approved rule of these clips, where "none" is a clip that is off; default: with the '
-        "key threshold, the rule of this file, otherwise any rule",
+        description='the approved rule of the clips, where "none" is a clip that is off. If the entry has the key '
+        "threshold, the default is the rule of this file, otherwise any rule",
     )
     reason: Name = Field(description="why these clips may differ from this file")
 

@@ -106,8 +106,8 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` from a step and packed states. An integration that keeps both by itself calls
-        this method.
+        """Return the data of `state_dict` from a step and packed states. An integration calls this method if it keeps
+        the step and the states by itself.
         """
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}

@@ -45,7 +45,7 @@ class FamilyDifference:
 
 
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
-    """Return the difference between two configurations. If other settings than `family` and `eps` differ, return None.
+    """Return the difference between two configurations. If any setting except `family` and `eps` differs, return None.
 
      Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients are min(1, c / (n
      + e1)) and min(1, c

@@ -48,8 +48,8 @@ class Clipping(ConfigModel):
     )
     threshold: Threshold | Schedule | None = Field(
         default=None,
-        description='the largest norm, or, for the rule "value", the largest magnitude; a number of 0 or more, or a '
-        "table with a schedule",
+        description='the largest norm; for the rule "value", the largest magnitude of an element; a number of 0 or '
+        "more, or a table with a schedule",
     )
     min: Bound | None = Field(default=None, description='the lower bound, for rule = "value" without a threshold')
     max: Bound | None = Field(default=None, description='the upper bound, for rule = "value" without a threshold')
@@ -64,9 +64,10 @@ class Clipping(ConfigModel):
     )
     adaptive: Adaptive | None = Field(
         default=None,
-        description="a table with a rule that computes the threshold, from earlier norms or, for agc, from parameters. "
-        'The adaptive rules adagc and agc need rule = "norm". The other adaptive rules need rule = "global_norm". '
-        "With adaptive, the key threshold is optional, and is the largest threshold",
+        description="a table with a rule that computes the threshold. The rule agc reads the parameters. All other "
+        'adaptive rules use earlier norms. The rules adagc and agc need rule = "norm", and all other adaptive rules '
+        'need rule = "global_norm". If adaptive is set, the key threshold is optional, and limits the computed '
+        "threshold",
     )
 
     @field_validator("threshold")
@@ -172,22 +173,24 @@ class Settings(Clipping):
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
         default="family",
-        description="if the total norm is NaN or infinite: family applies the rule of the family, raise raises an "
-        "error, skip skips the step, and zero makes all gradients 0",
+        description='the action when the total norm is NaN or infinite: "family" applies the rule of the family, '
+        '"raise" raises an error, "skip" skips the step, and "zero" sets all gradients to 0',
     )
     include: Patterns = Field(
         default=["*"],
-        description="patterns of the names of parameters that are clipped. Groups select from these parameters",
+        description="patterns of parameter names. Only these parameters are clipped. Groups select from these "
+        "parameters",
     )
     exclude: list[Name] = Field(
         default=[],
-        description="patterns of the names of parameters that are not clipped, and not part of norms, also in groups",
+        description="patterns of parameter names. These parameters are not clipped, and not part of norms, also in "
+        "groups",
     )
-    groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
+    groups: list[Group] = Field(default=[], description="groups of parameters, each with its own rule")
     provenance: Provenance | None = None
     check: CheckRules | None = Field(
         default=None,
-        description="for unified-clip config check: files that must clip, findings to ignore, formats of files",
+        description="settings of unified-clip config check: files that must clip, findings to ignore, formats of files",
     )
 
     @model_validator(mode="wrap")

@@ -138,9 +138,9 @@ class PaddleShards(DistributedGradients):
         meshes = [gradient.process_mesh if is_dist(gradient) else None for gradient in self._gradients]
         if any(mesh != meshes[0] for mesh in meshes):
             raise ValueError(
-                "Paddle records a derivative, and some of the tensors are on another process mesh or on none. Paddle "
-                "cannot compute with them together. Clip under paddle.no_grad(), or clip the tensors of each mesh in "
-                "a separate call"
+                "Paddle records a derivative, but the tensors are not all on the same process mesh, so Paddle cannot "
+                "compute with them together. Clip under paddle.no_grad(), or clip the tensors of each mesh in a "
+                "separate call"
             )
 
     def counted_alone(self, index: int) -> Tensor:

@@ -103,8 +103,8 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Only Variables are treated as aliases. In f(a + b), the same tensor is the gradient of a and of b, but
-        clipping treats it as two gradients.
+        """Only Variables are treated as aliases. In f(a + b), the same tensor is the gradient of a and the gradient of
+        b. The clip treats this tensor as two gradients.
         """
         first: dict[int, int] = {}
         return [

@@ -31,7 +31,9 @@ class Bucket(NamedTuple):
     """Maps the index of each gradient to (parameter, gradient)."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the gradients."""
+        """Return the number, shapes and dtypes of the gradients as a `ReplicaSet`. The ranks compare these values
+        before they add up terms.
+        """
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]

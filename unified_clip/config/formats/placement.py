@@ -168,7 +168,7 @@ def clip_keys(document: Document) -> list[tuple[Path, Any]]:
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield (path, value) for the keys of all nested tables and lists.
 
-    places: Paths that end the search. The function does not search for keys inside their values.
+    places: Paths whose values are not searched for more keys.
     """
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:

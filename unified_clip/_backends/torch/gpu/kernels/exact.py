@@ -98,8 +98,8 @@ def _add_chunk(
     start: tl.tensor, length: tl.tensor, state: tl.tensor,
     order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add the powers of a chunk to the windows. The first pass over the chunk finds the windows that get bits. Then
-    each of these windows takes one more pass.
+    """Add the powers of a chunk to the windows. The first pass over the chunk finds the windows that get bits. Each
+    window that gets bits takes one more pass.
     """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)

@@ -98,8 +98,8 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Store the largest magnitude of all chunks as the third number of a state, in the bits of a float64 number. If the
-    third number is already larger, keep it.
+    """Store the largest magnitude of all chunks as the third number of a state, in the bits of a float64 number. A
+    larger number in the state is kept.
     """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
