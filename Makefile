@@ -18,11 +18,12 @@ NIGHTLY_FRAMEWORKS := mlx
 
 # -- the change tier: what every change has to pass
 
-# As many suites at once as there are cores, each in one process, the longest first. All run, even if one fails.
+# One suite more at once than there are cores, because suites also wait for other processes. Each runs in one process, the
+# longest first. All run, even if one fails.
 # ALSO: the other checks of .ci/run. Of the checks that need no package, only the longest may start while it is built: make
 # would start the long suites after all of them.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-AT_ONCE = -j$(CORES) --output-sync=target --keep-going --no-print-directory
+AT_ONCE = -j$(shell expr $(CORES) + 1) --output-sync=target --keep-going --no-print-directory
 SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle style device-torch suite-numpy tables
 CHECKS = $(SUITES) $(ALSO:sanitize=$(SANITIZERS))
 LONGEST_FIRST = kernels-address,undefined suite-unit suite-torch suite-jax suite-tensorflow kernels-thread suite-paddle \
@@ -45,8 +46,9 @@ $(NIGHTLY_FRAMEWORKS:%=test-%): test-%:
 WORKERS = -n auto --maxprocesses 8 --dist loadfile
 PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q $(WORKERS) $(if $(NIGHTLY),,-m "not nightly")
 
-# XLA's and LLVM's optimizations take half of the time of JAX's tests: the nightly tier has them.
-suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1)
+# XLA's and LLVM's optimizations, and XLA's code for fused operations, take most of the time of JAX's tests: the nightly
+# tier has them.
+suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false)
 
 # Triton's kernels in its interpreter, which is slow: .ci/run tests them if what they compute with has changed.
 TRITON_TESTS := $(wildcard tests/frameworks/test_torch_gpu_*.py tests/distributed/test_torch_shards_on_device.py)

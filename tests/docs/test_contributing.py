@@ -10,7 +10,12 @@ SECTION = (
     (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Layout of the code")[2].partition("\n## ")[0]
 )
 TREE = re.findall(r"^ {4}( *)(\S.*)$", SECTION, re.MULTILINE)
-ROOTS = (ROOT, ROOT / "unified_clip", ROOT / "unified_clip" / "_native")
+PACKAGE = [*(ROOT / "unified_clip").rglob("*.*")]
+
+
+def files_at(path: str) -> list[Path]:
+    """Return the files with a path from the root, or with the end of a path in the package. `*` is a wildcard."""
+    return [*ROOT.glob(path), *(file for file in PACKAGE if file.match(path))]
 
 
 def listed() -> list[Path]:
@@ -37,7 +42,7 @@ def test_every_package_is_in_the_tree() -> None:
 def test_the_table_of_changes_names_files_that_exist() -> None:
     paths = re.findall(r"`((?:[\w<>*.-]+/)*[\w*.-]+\.(?:py|hpp|toml|json|md))`", SECTION)
     assert len(paths) > 20
-    assert [path for path in paths if not any(list(root.glob(path)) for root in (*ROOTS, *ROOTS[1].rglob("*/")))] == []
+    assert [path for path in paths if not files_at(path)] == []
 
 
 NAME_AND_FILE = re.compile(r"`(\w+(?:\.\w+)?)`(?:, `\w+`)*(?:,? and `\w+`)?\s+(?:in|of)\s+`((?:[\w.]+/)*\w+\.py)`")
@@ -51,10 +56,9 @@ def test_names_are_defined_in_the_files_of_the_table() -> None:
 
 def defines(name: str, path: str) -> bool:
     """Return whether a file with this path defines a name, such as `function` or `Class.method`."""
-    files = [file for root in (*ROOTS[:2], *ROOTS[1].rglob("*/")) for file in root.glob(path)]
     definitions = (rf"^\s*(?:(?:async )?def|class|type) {part}\b|^\s*{part}\s*[:=]" for part in name.split("."))
     patterns = [re.compile(part, re.MULTILINE) for part in definitions]
-    return any(all(pattern.search(file.read_text(encoding="utf-8")) for pattern in patterns) for file in files)
+    return any(all(pattern.search(file.read_text(encoding="utf-8")) for pattern in patterns) for file in files_at(path))
 
 
 def test_the_architecture_page_names_files_and_classes_that_exist() -> None:

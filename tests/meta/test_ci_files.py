@@ -238,6 +238,7 @@ def test_the_workflow_on_the_page_uses_inputs_of_the_action() -> None:
     assert step["with"].keys() <= ACTION["inputs"].keys()
 
 
+@pytest.mark.nightly
 def test_the_job_without_the_action_uses_the_baseline_of_the_target_branch(machine: Machine) -> None:
     _, block = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     pip, *steps, summary = [step["run"] for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "run" in step]

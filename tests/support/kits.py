@@ -364,7 +364,8 @@ class JaxKit(Kit):
     differentiates = True
 
     def __init__(self) -> None:
-        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")  # before JAX is imported
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=4"  # before JAX is imported
 
     def from_array(self, array: np.ndarray) -> Any:
         import jax

@@ -22,7 +22,7 @@ def notebook(*cells: str, **more: object) -> str:
 
 
 def test_a_clip_in_a_cell_is_compared_with_its_cell_and_line(check: Check) -> None:
-    text = notebook(IMPORT, "loss = 1\n\n" + CLIP.format("5.0"))
+    text = notebook(IMPORT + 'name = "a\\\\"\n', 'name = "a"\n\n' + CLIP.format("5.0"))
     finding = only_finding(check({"a.ipynb": text}))
     assert (finding.kind, finding.clip) == ("drift", "torch.nn.utils.clip_grad_norm_ in cell 4, line 3")
     assert "clip_grad_norm_(model.parameters(), 5.0)" in text.splitlines()[finding.line - 1]

@@ -25,7 +25,7 @@ FILES = ("writefile", "file", "writetemplate")
 WRITTEN = "_written_file"
 """The name of the function that wraps the code of a cell, if the cell is only written to a file and never run."""
 
-STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
 HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*")
 ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
