@@ -174,7 +174,8 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the partners with the greatest total similarity as increasing indices, or None if no partners exist."""
+    """Return the indices of the partners with the greatest total similarity, or None if there are no partners in
+    order."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

@@ -55,7 +55,7 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first divergence of coefficients that different eps cause, with the cause.
+    """The first coefficients that differ because of different eps, and the cause.
 
     The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect on this
     field.

@@ -179,9 +179,8 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is given as its name in call a, as "position N", or as None if the call has only one number. Numbers
-    of calls with different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in
-    float64.
+    The parameter is a name in call a, "position N", or None if the call has only one number. Numbers of calls with
+    different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -248,7 +247,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the differences that have no size, such as gradients that only one call has."""
+    """Yield the differences without a size, such as gradients that only one call has."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))

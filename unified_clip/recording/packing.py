@@ -182,7 +182,7 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """If `other` has the total norm of the stored rows, replace the total norm of `call` by this norm.
+    """Use the total norm of the stored rows for `call`, if `other` has the same total norm.
 
     If only one gradient has different norms in both calls, the norm in `other` is the norm of the stored rows.
     """

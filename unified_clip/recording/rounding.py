@@ -18,8 +18,7 @@ NEAR = 4
 """Two norms with at most this distance in ULP are treated as equal, because computing a norm rounds."""
 
 PRODUCT = 1e-5
-"""Because of rounding, the norm of clipped float32 gradients and the product of norm and coefficient differ relatively
-by at most this number."""
+"""The norm of clipped float32 gradients can differ from norm times coefficient by this relative rounding error."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -35,7 +34,7 @@ class Distance(NamedTuple):
 def distance(a: float, b: float) -> Distance:
     """Return the distance of two numbers.
 
-    The distance of two NaN is 0. Between two different numbers of which one is not finite, the distance is inf.
+    The distance of two NaN is 0. If two different numbers are not both finite, the distance is inf.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
@@ -65,7 +64,7 @@ def same(left: object, right: object) -> bool:
 
 
 def ulps_at(scale: float, a: float, b: float) -> float:
-    """Return the difference of two numbers, in ULP of the larger number `scale`, such as their total norm."""
+    """Return the difference of two numbers in ULP of a larger number `scale`, such as their total norm."""
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps
     unit = 2.0**-53 if needs_float64(a, b) else 2.0**-24  # the smallest relative size of one ULP

@@ -67,8 +67,7 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and is not 0 in at least one
-    run."""
+    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and not 0 in both runs."""
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm

@@ -70,7 +70,7 @@ class RecordedCall(Table):
     per slice, and "value" has no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """The threshold of the norm, the two bounds of a clip by value, or None if the threshold is not a single number."""
+    """The threshold of the norm, or the bounds of a clip by value. None: the threshold is not a single number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -99,7 +99,7 @@ class RecordedCall(Table):
     """The norms and shapes of the gradients, by name. The dict is empty if no norms were recorded."""
 
     gradients: str | None = None
-    """The name of the file with the gradients before clipping, beside the recording."""
+    """The name of a file beside the recording. The file contains the gradients before clipping."""
 
     ranks: int | None = None
     rank: int | None = None
@@ -208,7 +208,7 @@ class OptimizerStep(Table):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step, if a graph can report calls in another order, else None."""
+    """The number of clip calls since the previous step, or None unless a graph can report calls in another order."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of gradients that were IndexedSlices with repeated rows, or None if the number is unknown."""

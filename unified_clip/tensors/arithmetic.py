@@ -145,7 +145,7 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split numbers below 1 into (first LIMB bits as a whole number, rest below 1)."""
+    """Split each number below 1 into its first LIMB bits, as a whole number, and the remaining fraction."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

@@ -14,7 +14,7 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return a dict from name to gradient, in the order of the container.
+    """Return the gradients in a container, in the same order. The keys are the names of the gradients.
 
     A gradient without a name is named after its position, such as "gradient 0". A repeated name gets a number: "w (2)".
 

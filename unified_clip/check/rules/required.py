@@ -52,8 +52,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the paths and patterns of `check.require` that have no clip.
 
-    A file with a clip of unknown effect has a clip, but a clip that has to be off is ignored. For a path, an unused
-    configuration or an ignored clip is enough. For a pattern, it is not enough.
+    A clip of unknown effect is sufficient, but a clip that has to be off is ignored. An unused configuration or an
+    ignored clip is sufficient for a path, but not for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)

@@ -263,8 +263,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return (dict from the index of a later pair of calls to the names of its weights, phrase about unknown
-    weights)."""
+    """Return the weights of later pairs of calls, by the index of the pair, and a phrase about unknown weights."""
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}

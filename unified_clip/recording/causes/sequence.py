@@ -23,7 +23,7 @@ DESCENT = 0.1
 """The largest relative difference at which `_is_descent` treats two numbers as equal."""
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""Maps a cause to the clip rule of the run that does not clip by the total norm."""
+"""For each cause: the clip rule of the run that does not clip by the total norm."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -275,8 +275,7 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return (norms of the first calls, number of the first calls), with enough calls for the combined 2-norm
-    `total`."""
+    """Return the norms and the number of calls whose combined 2-norm reaches `total`."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

@@ -39,7 +39,7 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, the two bounds of a clip by value, or None if the threshold is not a single number."""
+    """The threshold of the norm, or the bounds of a clip by value. None: the threshold is not a single number."""
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
@@ -91,8 +91,8 @@ class ObservedTensors:
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
-    """Maps the position of each sparse gradient to its stored rows before and after the call. The rows after the call
-    are None if the result is not sparse, or if no recording stores the result."""
+    """The stored rows of each sparse gradient before and after the call, by position. The rows after the call are None
+    for a dense result, and if no recording stores the result."""
 
     returned_norm: float | None = None
 

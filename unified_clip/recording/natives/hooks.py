@@ -19,7 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""Maps a module that a program can import to (module of this package with the hooks, function that adds the hooks)."""
+"""For each module that a program can import: (module of this package with the hooks, function that adds the hooks)."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in the module or class."""
@@ -48,7 +48,7 @@ class Hooks:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
         homes: The places of the function as (module or class, name). The first place that exists determines the
-            function. A module or class that has a different function under the name stays unchanged.
+            function. If a place has a different function under the name, the place stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -114,8 +114,7 @@ class Hooks:
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
-    """Return a dict from the id of a function to (module, name) in each other package that imported the function by
-    name."""
+    """Find modules of other packages that imported a function by name. The keys are the ids of the functions."""
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):

@@ -32,8 +32,8 @@ def install() -> None:
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
     """Run and record an optimizer's own clipping, and return the clipped gradients.
 
-    In a graph of TensorFlow, the returned gradients can depend on the recording operation, so that the graph runs the
-    recording operation.
+    In a graph of TensorFlow, the returned gradients can depend on the recording operation. The graph then runs the
+    operation.
     """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:

@@ -27,8 +27,8 @@ Describe = Callable[[Sequence[Any]], NativeCall]
 ARGUMENTS = ("Placeholder", "PlaceholderWithDefault")
 
 GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Maps `id` to each tensor that is a gradient: a result of a tape or of `tf.gradients`, or an eager tensor computed
-from gradients."""
+"""All tensors that are gradients: results of a tape or of `tf.gradients`, and eager tensors computed from gradients.
+The keys are the ids of the tensors."""
 
 SOURCE = "_unified_clip_source"
 """The name of the attribute that stores the `Source` of a gradient."""
@@ -231,13 +231,12 @@ def report_call(
 ) -> list[Any]:
     """Record a call, at once or each time its graph runs, and return `after`. In a graph for XLA, record nothing.
 
-    If the graph would not run the recording operation otherwise, the returned tensors depend on the recording
-    operation. Only few operations read a tensor, because additional operations can change how TensorFlow optimizes the
-    graph.
+    If necessary, the returned tensors depend on the recording operation, so that the graph runs the operation. Only few
+    operations read a tensor, because additional operations can change how TensorFlow optimizes the graph.
 
     describe: A function that gets the values of `thresholds`, and returns the settings of the call.
-    weights, names: The values and names of the gradients' variables. If there are no names, both are inferred if the
-        variable of every gradient is known.
+    weights, names: The values and names of the gradients' variables. If `names` is empty, values and names come from
+        the variables of the gradients, if all variables are known.
     is_gradient: A function that returns whether the tensors are gradients, or None if the answer is unknown.
     norm: The norm that the function returned, or None if the function returned no norm.
     """

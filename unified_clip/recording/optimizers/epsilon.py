@@ -34,7 +34,7 @@ CONDITION: Final = (
     "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
     "has several optimizers, ignore this cause"
 )
-"""The condition under which the recorded steps are the steps t in the formula of an optimizer."""
+"""A sentence about when the recorded steps are the steps t in an optimizer's formula."""
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -48,7 +48,8 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""{name of the optimizer's class in lower case: {first part of the module's name: place of epsilon}}.
+"""The place of epsilon in each optimizer. The keys are the class in lower case, and the first part of the module's
+name.
 
 `test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
 """
@@ -64,8 +65,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Convert the epsilon of a step, so that it has the same effect when an optimizer adds it after the bias
-    correction.
+    """Convert a step's epsilon for an optimizer that adds epsilon after the bias correction, with the same effect.
 
     Return None if the converted epsilon does not exist or is unknown. The first recorded step must be the optimizer's
     first step.
@@ -87,7 +87,8 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return (left value, right value, cause). A value is the result of `after_correction`, or else the place of epsilon.
+    Return (left value, right value, cause). A value is the result of `after_correction`, or the place of epsilon if the
+    result is None.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -140,7 +141,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Return advice on the eps for the run of `late` that has the same effect as the eps of `early`."""
+    """Return advice about the eps in the run of `late`, so that both runs have the effect of the eps of `early`."""
     eps = early.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else setting_text(eps)
     formula = f"{own} / (1 - {_beta2(early):.6g}**t) ** 0.5"

@@ -21,7 +21,7 @@ Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 """(optimizer steps between two backward passes, clip calls before these steps)."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
-"""The fields of an optimizer step that describe the optimizer. All other fields describe the time of the step."""
+"""The fields of `OptimizerStep` about the optimizer. All other fields are about the time of the step."""
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:

@@ -89,8 +89,7 @@ def is_late(run: RecordedRun) -> bool:
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """Return the differences between the optimizer steps of two runs: the first for each kind of cause and for each
-    setting.
+    """For each kind of cause and each setting, return the first difference between the optimizer steps of two runs.
 
     If the learning rates of the runs are shifted by one step, differences between single rates are left out.
     """
@@ -225,8 +224,8 @@ def _clips(
     steps: Sequence[OptimizerStep],
     clips: Sequence[Mapping[int, Sequence[RecordedCall]]],
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run has a clip call at a step, or if one run clips the same gradients more
-    often."""
+    """Yield a difference if only one run has a clip call at a step, or if one run clips the same gradients several
+    times."""
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):

@@ -51,7 +51,7 @@ Pairs = list[tuple[Numbered, Numbered]]
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
     """Return (note, pairs of losses) if only one run divides its losses by the number of losses in a step, else None.
 
-    In the returned pairs, divided losses are multiplied by the number of losses in a step.
+    In the returned pairs, the losses of this run are multiplied by the number of losses in a step.
     """
     counts = {len(step.losses) for run in comparison.runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1

@@ -28,7 +28,7 @@ COUNTS = {
     "steps": "steps of optimizers",
     "backward passes": "backward passes before it",
 }
-"""For stages that compare counts: maps the stage to a name of the things that are counted."""
+"""For each stage that compares counts: a name of the things that are counted."""
 
 
 class Explanation(NamedTuple):

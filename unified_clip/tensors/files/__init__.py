@@ -30,7 +30,7 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""Maps the suffix of a file to the function that reads the file in this process."""
+"""For each suffix: the function that reads the file in this process."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -40,10 +40,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""Maps a suffix to the kind of file, for files that `convert_worker` converts."""
+"""For each suffix of the files that `convert_worker` converts: the kind of the file."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""Maps a kind of file to the framework that is needed to convert the file."""
+"""For each kind of file: the framework that is needed to convert the file."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",
@@ -51,7 +51,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
     "function": "A module that the function needs is missing",
 }
-"""Maps a kind of file to the beginning of the error about a missing module."""
+"""For each kind of file: the beginning of the error about a missing module."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 

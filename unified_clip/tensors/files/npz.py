@@ -25,7 +25,7 @@ LOCAL_HEADER = 30
 extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Maps a version of the format to the function that reads an array's header. Newer versions are for structured arrays
+"""For each version of the format: the function that reads an array's header. Newer versions are for structured arrays
 only."""
 
 

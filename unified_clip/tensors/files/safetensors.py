@@ -77,7 +77,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return a dict from name to tensor, for a safetensors file that unified_clip wrote.
+    """Return the tensors in a safetensors file that unified_clip wrote. The keys are the names of the tensors.
 
     The indices and the values of a sparse gradient stay separate. A changed or removed file raises UnreadableError.
     """
@@ -126,7 +126,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return a dict from the name of each sparse gradient to its shape, from the metadata."""
+    """Return the shape of each sparse gradient from the metadata. The keys are the names of the gradients."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):

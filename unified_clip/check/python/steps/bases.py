@@ -62,7 +62,7 @@ def inheriting(source: Source, known: Classes) -> dict[str, str]:
 def left(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
     """Return the optimizers whose gradients a base class clips, with the trainer of each optimizer.
 
-    A class whose base class clips either builds the optimizer or gets the optimizer as an argument.
+    The optimizer is built inside a class whose base class clips, or is an argument of the class.
     """
     has_bases = any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes)
     classes = inheriting(source, known()) if built and has_bases else {}
