@@ -294,7 +294,7 @@ def _glob(rules: CheckRules, path: Path, root: Path) -> str:
 def _unused(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Yield a finding for each rule of the table `check` that has no effect, except for rules of `check.require`.
+    """Yield a finding for each rule of the table `check` without effect. Rules of `check.require` are left out.
 
     If the checked paths do not contain the whole directory `root`, only examine entries of `check.ignore` that match
     one of `files`.

@@ -94,7 +94,7 @@ class ClipUse:
 
     version: Version | None = None
     engine: str = ""
-    """The training engine, such as "DeepSpeed", if Python code cannot clip as usual with the engine."""
+    """The training engine, such as "DeepSpeed", if the engine changes how Python code can clip."""
 
     package: str = ""
     """The package of the function or class that clips in Python source, such as "torch"."""

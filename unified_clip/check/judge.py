@@ -130,8 +130,7 @@ class Judge:
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
-        """Return the settings of a clip with unknown threshold, or None if the settings agree with the
-        configuration."""
+        """Return the settings of a clip with unknown threshold, or None if the settings fit the configuration."""
         if use.rule is None or is_off(self.config):
             return None
         if not isinstance(self.config.threshold, float):

@@ -82,8 +82,7 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return (indices, whether the order of the calls matters). The indices are the partners in `b` of the calls in
-    `a`.
+    """Return the partner in `b` of each call in `a` as indices, and whether the order of the calls matters.
 
     The indices are None if a call has no partner. The order matters if two calls of a run might clip the same
     gradients.

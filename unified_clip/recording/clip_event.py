@@ -330,7 +330,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Convert the groups of parameters in one call to lines of the recording.
 
-    Consecutive groups share a line if they clip per tensor or by value, and if their settings are equal.
+    Consecutive groups share a line if their settings are equal and the rule is per tensor or by value.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

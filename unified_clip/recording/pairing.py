@@ -288,8 +288,7 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of calls that a loop over single gradients makes instead of `line`, or 0 if the number is
-    unknown."""
+    """Return the number of calls if a loop clips the gradients of `line` one by one, or 0 if the number is unknown."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 

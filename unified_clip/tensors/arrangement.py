@@ -109,8 +109,7 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield first the cosines and then the sines of the positions of rows or columns, for the fingerprint of the flat
-    sequence.
+    """Yield the cosines and then the sines for the fingerprint of the flat sequence, by position of the row or column.
 
     The cosine of an element's position is a sum of products: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """

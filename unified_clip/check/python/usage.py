@@ -149,7 +149,7 @@ def _attribute_references(source: Source, name: str) -> Iterator[ast.expr]:
 
 
 def _packages(source: Source) -> set[str]:
-    """Return the packages whose functions can have the name of a configuration, such as `torch.clip`."""
+    """Return the packages with functions that have the same name as a configuration, such as `torch.clip`."""
     return source.packages & {"cupy", "jax", "keras", "mlx", "numpy", "paddle", "tensorflow", "torch"}
 
 

@@ -34,7 +34,7 @@ def marked(use: ClipUse) -> ClipUse:
 
 
 def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """Yield a finding for each file of `check.off` without a known trainer, because a clip might be on in the file.
+    """For each file of `check.off` without a known trainer, yield a finding, because a clip might be on.
 
     If the pattern also matches a file with a trainer, Python files and base files are skipped. They might belong to the
     trainer.

@@ -76,7 +76,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
 
 
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the coefficients differ first, and a run does not clip by the exact norm, else None."""
+    """Return a cause if the first difference is in coefficients, and a run does not clip by the exact norm."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None

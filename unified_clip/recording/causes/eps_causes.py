@@ -87,7 +87,7 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the same formula and equal numbers give both coefficients, else None."""
+    """Return a cause if both coefficients result from the same formula with equal numbers, else None."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None

@@ -172,8 +172,7 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """For the first divergence without a cause, find a cause by elimination, unless an earlier difference is the
-    reason."""
+    """If no earlier difference explains the first divergence without a cause, find its cause by elimination."""
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

@@ -40,7 +40,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""Maps a stage to the number whose ULP is the unit for differences at the stage."""
+"""For each stage: the number whose ULP is the unit for differences."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:

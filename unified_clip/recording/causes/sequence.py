@@ -128,7 +128,7 @@ def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Agai
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms of one run are the norms of the other run, shifted by one or two calls, else None."""
+    """Return a cause if both runs have the same norms, shifted by one or two calls, else None."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [

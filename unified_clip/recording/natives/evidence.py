@@ -144,7 +144,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if this norm equals the exact norm.
+    """Return the norm over the stored rows of sparse gradients, or None if the exact norm has the same value.
 
     For the rule "each", return a list with the norm of each gradient.
     """

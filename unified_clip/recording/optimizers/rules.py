@@ -88,7 +88,7 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if only one optimizer squares repeated rows of a gradient separately."""
+    """Return (left rule, right rule, cause) if only one optimizer squares each repeated row of a gradient by itself."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None

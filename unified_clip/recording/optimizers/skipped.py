@@ -102,8 +102,8 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before the step) for each step with clips of gradients that are not
-    finite."""
+    """For steps with clips of gradients that are not finite, yield (step, number of skipped iterations before the
+    step)."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
         bad = list(itertools.takewhile(_is_bad, lines))
@@ -169,8 +169,8 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before the step) for each step with a multiple of the usual backward
-    passes."""
+    """For steps with a multiple of the usual backward passes, yield (step, number of skipped iterations before the
+    step)."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

@@ -341,7 +341,7 @@ def _difference(
 def same_setting(
     a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False, rounding: float = TINY
 ) -> bool:
-    """Return whether two settings are equal up to a relative difference of `tolerance` or a difference of `rounding`.
+    """Return whether two settings differ relatively by at most `tolerance`, or by at most `rounding`.
 
     Unless `is_ordered` is True, the order of the parameter groups is ignored.
     """

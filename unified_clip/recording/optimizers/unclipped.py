@@ -13,7 +13,7 @@ from .names import LIBRARIES
 
 
 def is_empty(call: RecordedCall) -> bool:
-    """Return whether a call surely got no gradient, as before the backward pass."""
+    """Return whether a call surely got no gradient, for example because the call came before the backward pass."""
     return call.count == 0 and call.ranks is None and call.error is None
 
 

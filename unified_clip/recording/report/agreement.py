@@ -92,8 +92,7 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
 
 
 def _limit(comparison: RecordingComparison) -> str:
-    """Return a phrase about a possible small mistake, or "" if a call is in float64 and would reveal a small
-    mistake."""
+    """Return a phrase that a small mistake is possible, or "" if a call is in float64, which reveals small mistakes."""
     if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
         return ""
     return ", or a small mistake. Only a comparison in float64 shows which"

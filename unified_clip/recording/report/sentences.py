@@ -126,7 +126,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
 
 
 def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if `max_ulp` hides parameters whose gradients are rounding noise, else []."""
+    """Return a list with a sentence if `max_ulp` hides parameters whose gradients are rounding noise, else []."""
     names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
     if not names:
         return []
@@ -144,7 +144,7 @@ def _warnings(comparison: RecordingComparison) -> list[str]:
 
 
 def _unreported_eps(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if the runs have different eps and no reported difference has this cause, else []."""
+    """Return a list with a sentence if different eps are not the cause of any reported difference, else []."""
     if comparison.unreported_eps is None:
         return []
     divergence, cause = comparison.unreported_eps
@@ -161,7 +161,7 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the first two calls with different numbers of gradients, else []."""
+    """Return a list with a sentence about the first pair of calls with different numbers of gradients, else []."""
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
@@ -171,7 +171,7 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
 
 
 def _rearranged(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about weights with the same elements in different orders, else []."""
+    """Return a list with a sentence about weights with the same elements in different orders, else []."""
     orders = orders_of(comparison.pairs[0]) if comparison.pairs else {}
     names = [name for name, order in orders.items() if order == "rearranged"]
     kinds = {each.kind for each in comparison.findings}

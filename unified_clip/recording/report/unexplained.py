@@ -111,7 +111,7 @@ def _first(comparison: RecordingComparison) -> Divergence | None:
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if the runs have different thresholds but equal coefficients, else []."""
+    """Return a list with a sentence if the runs have different thresholds but equal coefficients, else []."""
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
     only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
@@ -125,7 +125,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence about the parts of the training to compare], or [] if clipping can explain the divergence."""
+    """Return a list with a sentence about the parts of the training to compare, or [] if clipping is the cause."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
