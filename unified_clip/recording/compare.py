@@ -113,9 +113,8 @@ def compare(
         The differences to report with their causes, and the agreement of the runs in each number.
 
     Raises:
-        RunError: A file cannot be read or is no recording, no call of a run has a result, or the runs have no numbers
-            to compare. The error is also raised if `names` contains a name that is in neither run, or if its keys
-            belong to both runs.
+        RunError: A file cannot be read, or is not a recording. A run has no call with a result. The runs have no
+            numbers to compare. `names` contains a name that is in neither run, or its keys belong to both runs.
 
     Example:
         >>> import tempfile

@@ -61,9 +61,7 @@ class Imported:
     """Sentences for the user, for example about a default of the trainer."""
 
     not_finite: str = ""
-    """Sentences about what the trainer does if a norm is not finite. The text is '' if the trainer clips by its
-    rule.
-    """
+    """What the trainer does if a norm is not finite, as sentences. The text is '' if the trainer clips as always."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -143,9 +141,7 @@ class Format(ABC):
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
-    """Sentences about what the trainer does if a norm is not finite. The text is '' if the trainer clips by its
-    rule.
-    """
+    """What the trainer does if a norm is not finite, as sentences. The text is '' if the trainer clips as always."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         """Return the paths at which a file can have clip keys."""
