@@ -185,7 +185,7 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
 
 
 def _named_in(message: str, document: Document) -> Path | None:
-    """Return the base file whose name begins an error message, or None."""
+    """If an error message begins with the name of a base file, return the path of that file, else None."""
     others = document.files[1:]
     return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
@@ -283,7 +283,11 @@ def _has_clip_word(path: Path) -> bool:
 
 
 def may_be_configuration(path: Path) -> bool:
-    """Return whether a file looks like a trainer's configuration. A notebook is never a configuration."""
+    """Return whether a file can be a trainer's configuration.
+
+    Python source has to contain a line such as `optimizer = ...` or `_base_ = ...`. A notebook cannot be a
+    configuration. Every other file can be one.
+    """
     if path.suffix.lower() != PYTHON:
         return path.suffix.lower() != NOTEBOOK
     return PYTHON_CONFIGURATION.search(_text(path)) is not None

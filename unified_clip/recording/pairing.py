@@ -339,10 +339,11 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
 
 
 def orders_of(pair: CallPair) -> dict[str, str]:
-    """For each weight, return how the order of its elements differs between the runs.
+    """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
 
-    The relation is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
-    Weights without fingerprints, or with different lengths of axes, are left out.
+    The results are "same", "transposed", "reshaped", "rearranged" and "other". The result is "rearranged" for the
+    same elements in any other order, and "other" if no such relation was found. Weights without fingerprints, or with
+    different lengths of axes, are left out.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():

@@ -32,7 +32,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "f(x).backward(), optimizer.step()")), "step in line 8 shares a line or an expression"),
         ((("optimizer.step()", "a = 1; optimizer.step()")), "step in line 8 shares a line or an expression"),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0, need_clip=f)")), "need_clip= selects the parameters to clip"),
-        ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip in another way than as grad_clip=clip"),
+        ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip, but not as grad_clip=clip"),
         (
             (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
             "Line 6 may assign something other than an optimizer of Paddle to optimizer. If the value is an optimizer",

@@ -149,7 +149,7 @@ def _attribute_references(source: Source, name: str) -> Iterator[ast.expr]:
 
 
 def _packages(source: Source) -> set[str]:
-    """Return the packages with functions that have the same name as a configuration, such as `torch.clip`."""
+    """Return the array packages that a file imports. Their attributes, such as `torch.clip`, are not configurations."""
     return source.packages & {"cupy", "jax", "keras", "mlx", "numpy", "paddle", "tensorflow", "torch"}
 
 

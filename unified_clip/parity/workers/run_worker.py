@@ -227,7 +227,10 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Start a worker, and wait until the worker ends, or until there is no new result for `timeout` seconds."""
+    """Start a worker, and wait until the worker ends, or until there is no new result for `timeout` seconds.
+
+    Return None if the exit status is 0. Otherwise, return the failure, such as "crashed".
+    """
 
     def poll() -> bool:
         has_results = collect()

@@ -2,10 +2,10 @@
 
 To add a rule:
 
-0. If the clip is an argument of an optimizer, skip step 1, and use `clip.is_optimizer_argument` in `matches`. 1. Add
-the function to `port/catalog.toml`. Choose a new kind, because the rules for an existing kind would also match this
-clip. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`. 2. Add a
-module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
+1. Add the function to `port/catalog.toml`. Choose a new kind, because the rules for an existing kind would also match
+   this clip. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`. If
+   the clip is an argument of an optimizer, skip this step, and use `clip.is_optimizer_argument` in `matches`.
+2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
        def flag(file: FileRewrite, clip: FoundClip) -> None:

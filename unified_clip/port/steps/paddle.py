@@ -200,8 +200,8 @@ class PaddleOptimizers:
             elif not self._is_test(read) and not is_harmless(self._module, read):
                 line, name = self._module.position(read)[0], binding.text
                 raise UnsureError(
-                    f"Line {line} uses {name} in another way than as grad_clip={name}. If it is an "
-                    f"argument of an optimizer's class, write grad_clip={name}. {OTHERWISE}"
+                    f"Line {line} uses {name}, but not as grad_clip={name}. To pass {name} to an optimizer, write "
+                    f"grad_clip={name}. {OTHERWISE}"
                 )
 
     def _is_test(self, read: cst.CSTNode) -> bool:

@@ -211,8 +211,8 @@ class TapeSteps:
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
             accepted = "zip(gradients, variables)" if method_of(apply) == "apply_gradients" else "gradients, variables"
             raise UnsureError(
-                f"{method_of(apply)}() is ported only as {method_of(apply)}({accepted}). Pass both in this way, and "
-                "remove name=. With any other argument, write the step in PyTorch by hand."
+                f"{method_of(apply)}() is ported only as {method_of(apply)}({accepted}). Pass the gradients and the "
+                "variables in this form, and remove name=. With any other argument, write the step in PyTorch by hand."
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:

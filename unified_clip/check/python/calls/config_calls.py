@@ -36,9 +36,11 @@ class Own(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, Own] = MappingProxyType({})
 ) -> dict[str, Own]:
-    """Return the configurations of a file. The keys are code of variables and attributes, such as "self.clip".
+    """Return the configuration or clipper of each variable and attribute. The keys are code, such as "self.clip".
 
-    The function follows assignments such as `self.clip = CLIP`, and clippers such as `clip = CLIP.clipper(model)`.
+    The result includes copies, such as `self.clip = CLIP`, and clippers, such as `clip = CLIP.clipper(model)`.
+
+    imports: The configurations and clippers that the file imports.
     """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
     assignments = [pair for node in source.nodes for pair in assigned(node)]

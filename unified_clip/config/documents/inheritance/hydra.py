@@ -213,8 +213,10 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the first folder, from `folder` upwards, that contains the folder of a group. The groups are read from
-    absolute entries, such as `/db: mysql`. If no folder contains a group, return `folder`.
+    """Return the first folder, from `folder` upwards, that contains the folder of a group.
+
+    The groups are those of absolute entries, such as `db` in `/db: mysql`. If no folder contains such a group, return
+    `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
