@@ -45,7 +45,7 @@ MISTAKES = {
         "left out",
         "the call returned 'encoder.weight' unchanged, and the norm leaves out 'encoder.weight'",
     ),
-    "not scaled": (GLOBAL, Mistake(not_scaled=3), "not scaled", "the call returned 'head' unchanged, though"),
+    "not scaled": (GLOBAL, Mistake(not_scaled=3), "not scaled", "the call returned 'head' unchanged, although"),
     "own norms": (
         GLOBAL,
         Mistake(own_norms=True),
@@ -147,7 +147,7 @@ def test_a_norm_of_the_clipped_gradients_is_named(dtype: str) -> None:
     result = exact_outcome(clip_case)
     clipped_norm = dense(exact_norm([each for each in result.gradients or [] if each], 2, "float32"))
     kind, sentence = diagnose_outcome(clip_case, dataclasses.replace(result, norm=clipped_norm))
-    assert (kind, "the returned norm is that of the clipped gradients" in sentence) == ("norm after the clip", True)
+    assert (kind, "the returned norm is the norm of the clipped gradients" in sentence) == ("norm after the clip", True)
 
     def scaled(factor: float) -> CallOutcome:
         tensors = [dense(each.values() * factor, dtype) for each in result.gradients or [] if each]

@@ -166,7 +166,7 @@ def step(weights, batches):
 @pytest.mark.parametrize(
     ("rate", "off", "mistake", "says"),
     [
-        ("0.2505", "np.float32(0)", "another optimizer", "these updates, the gradients of the next clip differ"),
+        ("0.2505", "np.float32(0)", "another optimizer", "After this, the gradients of the next clip differ"),
         ("0.25", "np.float32(0.01)", "other data or loss", "their gradients differ before the clip"),
     ],
 )
