@@ -140,7 +140,7 @@ def assert_same(result: Any, expected: Any) -> None:
         np.testing.assert_array_equal(np.asarray(leaf), np.asarray(expected_leaf), str(path))
 
 
-QUICK = ("jit", "scan", "vjp")
+QUICK = ("jit", "scan")
 
 
 @pytest.mark.parametrize("mode", [*QUICK, *nightly(*(mode for mode in MODES if mode not in QUICK))])

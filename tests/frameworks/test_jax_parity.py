@@ -82,6 +82,7 @@ def test_an_optax_that_is_too_old_is_named_with_the_needed_version(with_optax: C
     assert problem.detail.startswith("optax 0.2.4 is too old: the suite needs optax>=0.2.5. Install a newer optax. Or ")
 
 
+@pytest.mark.nightly
 def test_functions_that_cannot_be_imported_may_be_missing_if_the_suite_allows_it(
     with_optax: Callable[[str], Path],
 ) -> None:

@@ -127,7 +127,7 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
-    """Return whether a call of getattr might return one of these clips.
+    """Return whether the result of a `getattr` call can be one of the functions in `clips`.
 
     If the code passes a gradient, or a keyword with "clip", to the result, return True. If a name such as "layer" or
     "loss" is near the call of getattr, return False. Otherwise, return whether all calls of the result have arguments

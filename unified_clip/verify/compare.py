@@ -122,7 +122,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
     problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "has pairs in both directions"
     in_each = (f"of {run.script} ({_listing(sorted(run.shapes))})" for run in (old, new))
-    raise VerifyError(f"--map {problem}. In every line, pair a name {' with one '.join(in_each)}.", "UC604")
+    raise VerifyError(f"--map {problem}. Each line must contain a name {' and a name '.join(in_each)}.", "UC604")
 
 
 # -- reject outputs that cannot be compared. Otherwise they would count as the same

@@ -36,8 +36,9 @@ RecordedWeights = tuple[Parameters, RecordedCall]
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """The new name of each gradient, by recorded name. A gradient without a match usually has no entry. If the recorded
-    name is already the new name of another gradient, the new name ends in " of the call".
+    """Maps recorded names of gradients to new names. A gradient without a match usually has no entry.
+
+    If two gradients would have the same name, one of them gets a name that ends in " of the call".
     """
 
     yields_unclipped: bool

@@ -159,7 +159,7 @@ def test_a_map_of_known_names_in_two_directions_is_rejected_by_its_direction() -
         SimpleNamespace(script=f"{side}.py:step", shapes=dict.fromkeys(names))
         for side, names in (("old", "ab"), ("new", "AB"))
     )
-    pair = r"pair a name of old.py:step \('a', 'b'\) with one of new.py:step \('A', 'B'\)"
-    text = rf"--map has pairs in both directions. In every line, {pair}"
+    pair = r"a name of old.py:step \('a', 'b'\) and a name of new.py:step \('A', 'B'\)"
+    text = rf"--map has pairs in both directions. Each line must contain {pair}"
     with pytest.raises(VerifyError, match=text):
         compare._oriented(old, new, {"a": "A", "B": "b"})  # type: ignore[arg-type]

@@ -123,7 +123,7 @@ def unknown_mode(function: str, mode: str) -> str:
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (package, version) for the installed packages, NumPy and Python.
 
-    The version of Python has no third number, because this number does not affect results.
+    Python's version is shortened, as in "3.11", because patch releases do not affect results.
     """
     yield "python", ".".join(platform.python_version_tuple()[:2])
     for package in dict.fromkeys([*packages, "numpy"]):
