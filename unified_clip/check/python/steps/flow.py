@@ -51,7 +51,8 @@ class Flow:
     def values(self, read: ast.AST) -> list[ast.expr]:
         """Return the expressions whose value a variable might have when `read` runs.
 
-        If several assignments surely run before the read, only the last one is used, unless a loop repeats the others.
+        If several assignments surely run before the read, only the last assignment is used. Assignments that a loop can
+        repeat before the read are used, too.
         If the function assigns nothing to the variable, all assignments in the file are used.
         """
         values = self._values_at(read)
