@@ -379,7 +379,7 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "FSDP2, `fully_shard`": lambda: train_layout(models.fsdp),
     "HSDP, `fully_shard` on two dimensions": lambda: train_layout(models.hsdp),
     "context parallel with FSDP2": context_parallel,
-    "FSDP2, `CPUOffloadPolicy`, accumulation without gradient sync": lambda: train_layout(models.offloaded),
+    "FSDP2 with `CPUOffloadPolicy`, gradient accumulation": lambda: train_layout(models.offloaded),
     "FSDP2, adapters (LoRA) beside frozen layers": adapters,
     "FSDP2, float32 gradients of bfloat16 parameters (`grad_dtype`)": wide_gradients,
     "veScale, `RaggedShard`": ragged,
@@ -403,9 +403,9 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "FSDP1 and tensor parallel": tensor_parallel_in_fsdp1,
     "DeepSpeed ZeRO 2 and 3": zero,
     "Megatron, distributed optimizer": distributed_optimizer,
-    "Megatron, distributed optimizer, experts": distributed_optimizer_of_experts,
+    "Megatron, distributed optimizer, model with experts": distributed_optimizer_of_experts,
     "Megatron, tensor and pipeline parallel": megatron,
-    "Megatron, tensor and data parallel, experts": megatron_copies,
+    "Megatron, tensor parallel and data parallel, model with experts": megatron_copies,
 }
 """By the first column of the table."""
 
