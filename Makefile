@@ -20,18 +20,16 @@ NIGHTLY_FRAMEWORKS := mlx
 
 # One suite more at once than there are cores, because suites also wait for other processes. Each runs in one process, the
 # longest first. All run, even if one fails.
-# ALSO: the other checks of .ci/run. Of the checks that need no package, only the longest may start while it is built: make
-# would start the long suites after all of them.
+# ALSO: the other checks of .ci/run.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE = -j$(shell expr $(CORES) + 1) --output-sync=target --keep-going --no-print-directory
 SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle style device-torch suite-numpy tables
 CHECKS = $(SUITES) $(ALSO:sanitize=$(SANITIZERS))
 LONGEST_FIRST = kernels-address,undefined suite-unit suite-torch suite-jax suite-tensorflow kernels-thread suite-paddle \
 	kernels-baseline triton-torch style parity device-torch suite-numpy tables
-test: $(VENV)/requirements
-	$(MAKE) $(AT_ONCE) WORKERS= FIRST=$(VENV)/package $(filter $(CHECKS),$(LONGEST_FIRST)) $(filter-out $(LONGEST_FIRST),$(CHECKS))
-
-style kernels-thread kernels-baseline: | $(FIRST)
+test:
+	$(MAKE) -j2 --no-print-directory $(VENV)/requirements $(VENV)/wheel
+	$(MAKE) $(AT_ONCE) WORKERS= $(filter $(CHECKS),$(LONGEST_FIRST)) $(filter-out $(LONGEST_FIRST),$(CHECKS))
 
 # The tests of one framework, in an environment that has no other.
 $(FRAMEWORKS:%=test-%): test-%:
@@ -268,15 +266,26 @@ native-tables: $(VENV)/package
 record: $(VENV)/package
 	$(BIN)/python tools/record_gradients.py
 
-$(VENV)/package: $(VENV)/requirements $(SOURCES)
-	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .
+$(VENV)/package: $(VENV)/requirements $(VENV)/wheel
+	$(BIN)/pip install -q --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	touch $@
+
+# `make test` builds the wheel while it installs the frameworks.
+$(VENV)/wheel: $(VENV)/tools $(SOURCES)
+	rm -rf $@
+	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@ .
+	touch $@
+
+$(VENV)/requirements: $(VENV)/tools $(REQUIREMENTS) $(wildcard requirements/*.txt)
+	$(UV_INSTALL) -r $(REQUIREMENTS)
 	touch $@
 
 # uv installs these 5 GB in a third of pip's time. It does not read pip's settings, so folders of wheels are passed on.
-$(VENV)/requirements: $(REQUIREMENTS) $(wildcard requirements/*.txt)
+UV_INSTALL = $(BIN)/uv pip install -q --python $(VENV) $(PIP_FIND_LINKS:%=--find-links %)
+$(VENV)/tools: requirements/build.txt
 	python3 -m venv $(VENV)
 	$(BIN)/pip install -q uv
-	$(BIN)/uv pip install -q --python $(VENV) $(PIP_FIND_LINKS:%=--find-links %) -r $(REQUIREMENTS)
+	$(UV_INSTALL) -r $<
 	touch $@
 
 clean:
