@@ -36,8 +36,8 @@ def test_there_are_four_differences() -> None:
 
 
 NEVER_RUN = (
-    "**unified_clip has never run on other GPUs, on several GPUs, or on a GPU with PyTorch 2.13, TensorFlow, Paddle or "
-    "MLX.**"
+    "**unified_clip has never run on other GPUs or on several GPUs. On a GPU, it has never run with PyTorch 2.13, "
+    "TensorFlow, Paddle or MLX.**"
 )
 
 
