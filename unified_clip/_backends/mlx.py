@@ -197,8 +197,8 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """A host path that assigns new values to array objects. Memory is not written, because several arrays can share
-    memory.
+    """A host path for MLX. The path assigns new values to the array objects. Memory is not written, because several
+    arrays can share memory.
     """
 
     _backend: MlxBackend

@@ -71,7 +71,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers as the result of a division, so that XLA computes the numbers only once. Without the
+    """Return the scalar unchanged, after a multiplication and a division. XLA does not repeat divisions. Without the
     division, XLA would repeat the sum over all tensors when it scales each tensor.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
@@ -96,8 +96,8 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices along the axes. One collective sends the sums as integers, and a term for the
-    derivative. The sum of integers is exact, so the order of the devices does not matter.
+    """Return the sums over all devices along the axes. A collective adds up integers. The sum of integers is exact, so
+    the order of the devices does not matter.
     """
     if not axes:
         return computed_once(own)
@@ -114,7 +114,7 @@ def _over_devices(own: Scalar, axes: Axes) -> Scalar:
 
 
 def _windows(numbers: Tensor) -> Tensor:
-    """Split nonnegative numbers into integers, with one integer for each window along a new first axis."""
+    """Split each nonnegative number into integers. The new first axis has one integer for each window."""
     units = jnp.asarray(UNITS).reshape(-1, *[1] * numbers.ndim)
     return _window(jnp.expand_dims(numbers, 0), units[:-1], units[1:])
 

@@ -17,9 +17,7 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""The maximum number of bytes for which a copy in compiled code is faster than sharing the array by
-`jax.device_put`.
-"""
+"""The size in bytes up to which compiled code copies an array faster than `jax.device_put` shares the array."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
@@ -43,8 +41,8 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return uncommitted JAX arrays on the default device. If possible, large arrays share the memory of the NumPy
-    arrays. `jax.device_put` takes 20 microseconds per array. So from the second list with the same shapes and dtypes
-    on, a compiled function copies the small arrays.
+    arrays. `jax.device_put` takes 20 microseconds per array. If a list has the shapes and dtypes of an earlier list, a
+    compiled function copies the small arrays instead.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True

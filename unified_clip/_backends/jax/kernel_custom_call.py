@@ -1,6 +1,6 @@
-"""A JAX primitive for the norm. On a single CPU device, the primitive calls the compiled kernels. In all other cases,
-and for derivatives, JAX's operations compute the norm. XLA computes the coefficient and the products, and can fuse both
-with the step of an optimizer.
+"""A JAX primitive for the norm. If there is only one device, and the device is a CPU, the compiled kernels compute the
+norm. In all other cases, and for derivatives, JAX's operations compute the norm. XLA computes the coefficient and the
+products, and can fuse both with the step of an optimizer.
 """
 
 from __future__ import annotations

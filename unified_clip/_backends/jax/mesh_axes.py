@@ -62,7 +62,7 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether JAX tracks over which axes arrays vary. `check_vma=False` of `shard_map` switches this tracking
+    """Return whether JAX tracks the axes over which an array varies. `shard_map(check_vma=False)` switches the tracking
     off.
     """
     return bool(_varying(jax.lax.axis_index(manual[0])))
@@ -87,8 +87,8 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Return a vector with the values of a scalar on all devices along the axes. The devices exchange the values by a
-    sum. A maximum over devices would have no derivative, and could lose NaN.
+    """Gather a scalar from all devices along the axes into a vector. The devices exchange the scalars by a sum, because
+    a maximum over devices would have no derivative, and could lose NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

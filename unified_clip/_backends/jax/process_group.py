@@ -122,7 +122,7 @@ def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the processes along these axes of the mesh on which the arrays are sharded."""
+    """Return the processes along the axes of a mesh. The mesh is taken from the shardings of the arrays."""
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
@@ -138,9 +138,7 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the processes that have devices in the same rows of the mesh as this process. A row extends along
-    `axes`.
-    """
+    """Return all processes that share a row of the mesh with this process. A row is a line of devices along `axes`."""
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]
     rows = np.moveaxis(ranks, dims, range(-len(dims), 0)).reshape(-1, math.prod(ranks.shape[dim] for dim in dims))

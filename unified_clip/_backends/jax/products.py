@@ -1,6 +1,4 @@
-"""Multiply lists of small arrays outside of compiled programs, by one compiled function that calls the compiled
-kernels.
-"""
+"""Multiply many small arrays by one call of a compiled function. The function calls the compiled kernels."""
 
 from __future__ import annotations
 

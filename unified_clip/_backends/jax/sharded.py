@@ -213,8 +213,8 @@ class JaxShards(LocalShards):
         return list(_local_shards(self.values[index]).values())
 
     def _first_copies(self, index: int) -> list[Tensor]:
-        """Return the shards of an array that this process adds to the norm. If several devices of the process group
-        have copies of a shard, only the first device adds the shard.
+        """Return the shards that this process owns. If several devices of the process group have copies of a shard, the
+        process of the first device owns the shard.
         """
         value = self.values[index]
         if self._is_within_group(value):
@@ -236,9 +236,7 @@ class JaxShards(LocalShards):
         return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
 
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
-        """Return the processes whose sums add up to the norm of an array. If the process group lacks some processes
-        with shards, the processes in the group have all elements.
-        """
+        """Return the processes whose sums add up to the norm of an array."""
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
     def _counted(self, index: int) -> list[Tensor]:

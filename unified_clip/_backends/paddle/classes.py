@@ -35,8 +35,8 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""The clips of each static program, by parameter name. The key None has the default clip. The keys are names, because
-each access to a parameter creates a new Value, and using a Value of a deleted program ends the process.
+"""The clips of each static program, by parameter name. The key None has the default clip. Parameters cannot be keys,
+because each access to a parameter creates a new object.
 """
 
 
@@ -112,7 +112,6 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Replace each name in a list or tuple by the parameter of the program with this name."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}

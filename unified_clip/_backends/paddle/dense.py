@@ -32,8 +32,8 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The numbers of the tensor in a dtype that Paddle's operations support. A complex number becomes two real
-        numbers along a new last axis.
+        """The tensor in a wider dtype, because Paddle's operations do not support all dtypes. A complex number becomes
+        two real numbers along a new last axis.
         """
         if self.is_complex:
             return paddle.as_real(self.tensor)

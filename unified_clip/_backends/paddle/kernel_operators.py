@@ -1,8 +1,8 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-The operator for products works in place on a copy from `assign`. If no other operation reads the gradient, Paddle makes
-no copy, and the product is written to the memory of the gradient. For long gradients, Paddle's `multiply` takes three
-times as long.
+`assign` copies each gradient, and the operator `unified_clip_scale` then multiplies the copy in place. If no other
+operation reads the gradient, Paddle skips the copy, so the operator writes to the memory of the gradient. For long
+gradients, Paddle's `multiply` takes three times as long.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Return whether Paddle's operations multiply a tensor. Paddle multiplies tensors that are short or persistable,
-    and tensors of dtypes that `flatten_` does not support on a CPU. The kernels multiply all bfloat16 tensors.
-    """
+    """Return whether Paddle's operations multiply a tensor."""
     value = dense.tensor
     if dense.dtype not in IN_PLACE:
         return True

@@ -52,9 +52,7 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards of the gradients. If no tensor is distributed, `fleet` is not used and the caller declares no
-    ranks, return None.
-    """
+    """Return the shards of the gradients, or None if every rank clips on its own."""
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -319,10 +317,7 @@ class PaddleShards(DistributedGradients):
         return None
 
     def _uses_attributes(self) -> bool:
-        """Return whether the attribute `is_distributed` of parameters determines the owners of gradients. Under
-        `fleet`, and if `is_distributed` of any parameter is true, the result is True. If the caller passes `ownership`,
-        or if a tensor is distributed, the result is False.
-        """
+        """Return whether the attribute `is_distributed` of the parameters determines which rank owns a gradient."""
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
@@ -332,7 +327,7 @@ class PaddleShards(DistributedGradients):
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
     def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Ranks:
-        """Return the ranks in a process group that have the same shard of a plain parameter as this rank."""
+        """Return the ranks of a process group that have copies of this rank's shard."""
         if is_shard not in self._with_copies:
             self._with_copies[is_shard] = Ranks(self._list_with_copies(group, is_shard))
         return self._with_copies[is_shard]

@@ -26,7 +26,7 @@ LANES = 4
 
 
 SHORT = 1 << 12
-"""The maximum number of elements for which copying a tensor takes less time than starting an operation."""
+"""The number of elements up to which TensorFlow copies a tensor faster than it starts an operation."""
 
 
 def constant(number: float, dtype: Any) -> Tensor:
@@ -52,8 +52,8 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """In a graph for XLA, return the numbers as the result of a division, so that XLA computes the numbers only once.
-    Without the division, XLA would repeat the sum over all tensors when it scales each tensor.
+    """Return the scalar unchanged. In a graph for XLA, multiply and divide the scalar by a factor, because XLA does not
+    repeat divisions. Without the division, XLA would repeat the sum over all tensors when it scales each tensor.
     """
     if not is_for_xla():
         return scalar
@@ -63,9 +63,9 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be exact. Under a `tf.distribute` strategy, norms need the same bits as in one process.
-    Exact norms need a branch in the code. XLA would always run both sides of the branch, and eager tensors on a GPU
-    would make the branch wait for the GPU.
+    """Return whether norms must be exact. A `tf.distribute` strategy must not change the bits of a norm. The exact norm
+    needs a branch in the graph. XLA would always run both sides of the branch, and an eager branch would wait for the
+    GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -141,9 +141,7 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Return real float64 tensors that have the same sum of |x|**p. For a complex tensor and p = 2, return the real
-    parts and the imaginary parts. For a complex tensor and another p, return the magnitudes.
-    """
+    """Return real float64 tensors that have the same sum of |x|**p."""
     if not tensor.dtype.is_complex:
         return [tf.cast(tensor, tf.float64)]
     if p == 2:

@@ -2,7 +2,7 @@
 Variables get new values.
 
 TensorFlow's compilers can lose NaN. The maximum of XLA ignores NaN, and Grappler replaces `not (x <= c)` by `x > c`. So
-the code of this backend masks NaN explicitly, and negates no comparison.
+this backend masks NaN explicitly, and never uses `not` with a comparison.
 """
 
 from __future__ import annotations
@@ -338,9 +338,8 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different indices in the order of their first occurrence, and for each index its position among the
-    different indices. XLA does not know the number of rows that `tf.unique` returns. So NumPy compares the indices if
-    they are constant.
+    """Return what `tf.unique` returns. XLA does not know the length of the result of `tf.unique`, so NumPy computes the
+    result if the indices are constant.
     """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:

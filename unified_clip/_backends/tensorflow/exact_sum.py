@@ -15,8 +15,8 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""The number of 32-bit words of an exact sum. This number is enough for the squares of all float32 numbers, and of all
-midpoints between two neighbouring float32 numbers.
+"""The number of 32-bit words of an exact sum. The square of every float32 number fits into 18 words, and the square of
+every midpoint between two float32 numbers, too.
 """
 
 LOWEST = -304
@@ -78,7 +78,9 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes the exact sum of the powers of a flat tensor, as words."""
+    """Return a function that computes the exact sum of powers. The function gets a flat tensor, and returns the words
+    of the sum.
+    """
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:

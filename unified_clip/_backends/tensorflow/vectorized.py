@@ -1,5 +1,5 @@
-"""A rule by which `tf.vectorized_map` handles `tf.nn.l2_loss`. Without this rule, `tf.vectorized_map` would run a
-loop.
+"""Register a rule for `tf.nn.l2_loss`, so that `tf.vectorized_map` can vectorize the operation. Without the rule,
+`tf.vectorized_map` would run a loop.
 """
 
 from __future__ import annotations

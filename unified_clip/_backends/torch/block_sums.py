@@ -1,4 +1,4 @@
-"""Partial sums of tensors on devices. The device adds up blocks in float64, and the host adds up the blocks as
+"""Sum the powers of tensors on a device. The device adds up blocks in float64, and the host adds up the block sums as
 integers.
 """
 

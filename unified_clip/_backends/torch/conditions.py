@@ -129,8 +129,8 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates in forward mode. In these modes, PyTorch does not
-    notice that code reads raw memory.
+    """Return whether PyTorch currently traces operations, applies a `torch.func` transform, or computes forward-mode
+    derivatives. PyTorch would not notice that code reads raw memory.
     """
     return is_traced() or forward_ad._current_level >= 0
 

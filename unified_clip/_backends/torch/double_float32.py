@@ -6,7 +6,7 @@ together with their exact rounding errors. Sources:
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
   ordered numbers, division, square root.
 - Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum in any order.
-- Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums, with a separate sum of the errors.
+- Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums. The rounding errors are added up separately.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 

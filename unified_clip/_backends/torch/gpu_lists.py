@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""A collector that rejects tensors from inference mode, because these tensors need operations on single tensors."""
+"""A collector for tensors on GPUs. The collector rejects tensors from inference mode. These tensors are clipped one
+by one.
+"""
 
 
 class GpuListPath(TorchPath):
@@ -39,9 +41,6 @@ class GpuListPath(TorchPath):
 
 
 def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuListPath | None:
-    """Return None in three cases: a gradient is not plain, the gradients are on several devices, or only `main_grad`
-    has the gradient of a parameter.
-    """
     path = _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
     return path if path is not None and collected.has_all(backend, path.tensors, parameters) else None
 

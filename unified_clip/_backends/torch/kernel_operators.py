@@ -1,5 +1,5 @@
-"""The kernels as operators for graphs of `torch.compile`. On the CPU, compiled kernels run, and on a GPU, Triton
-kernels.
+"""The kernels as operators for graphs of `torch.compile`. The operators run compiled kernels on the CPU, and Triton
+kernels on a GPU.
 
 The operators `unified_clip::norm` and `unified_clip::scale_` have the same results as the host path. The graph computes
 the coefficient from the norm. The operator `norm` supports derivatives and `torch.func.vmap`. If a graph needs neither,
@@ -61,9 +61,7 @@ def may_write(tensors: Sequence[Tensor]) -> bool:
 
 
 def gradients_of(parameters: Any) -> list[Tensor] | None:
-    """Return the gradients, or None if the operators do not support a gradient, or if only a complete body can handle
-    the parameters.
-    """
+    """Return the gradients, or None if the operators do not support all of them."""
     if type(parameters) not in (list, tuple):
         return None
     gradients = []

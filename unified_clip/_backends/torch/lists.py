@@ -50,7 +50,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """The returned writes allocate no memory. If memory ran out during a write, only some tensors would be written."""
+    """Allocate all memory before the first write. If memory ran out later, only some tensors would be clipped."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -135,8 +135,8 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield (indices, tensors) of each group. A group has at most MAX_WIDENED 16-bit elements, or a single tensor.
-    Large 16-bit tensors (see ALONE) have groups of their own.
+    """Yield (indices, tensors) of each group. If a group has several tensors, they have at most MAX_WIDENED 16-bit
+    elements. Large 16-bit tensors (see ALONE) have groups of their own.
     """
     for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0

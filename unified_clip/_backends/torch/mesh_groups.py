@@ -16,8 +16,8 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 class MeshGroups:
-    """The process groups of several mesh dimensions. An all-reduce over one group after the other covers all ranks
-    along these dimensions.
+    """The process groups of several mesh dimensions. To reduce over all ranks along these dimensions, all-reduce over
+    the groups in turn.
     """
 
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
@@ -33,9 +33,7 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""All `MeshGroups` objects. The keys are the first group of each object, and the identities of all groups of the
-object.
-"""
+"""All `MeshGroups` objects. The outer key is the first group, and the inner key has the ids of all groups."""
 
 
 def group_of_mesh(mesh: Any) -> Any:
@@ -51,8 +49,7 @@ def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
     """Return a list with the process group over which DTensors are sharded or `Partial`. If the DTensors are
     replicated, the list is empty.
 
-    Return None if the placements do not determine the group. A mesh can lack ranks or process groups, or each mesh
-    lacks some dimensions along which tensors are sharded.
+    Return None if the placements do not determine the group.
     """
     groups: set[Any] = set()
     meshes: dict[int, tuple[Any, dict[Any, int]]] = {}

@@ -381,9 +381,7 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""The primitives for lists of tensors that PyTorch's operations on lists do not support. The Triton kernels can support
-these lists.
-"""
+"""The primitives for tensors that the `torch._foreach_` operations do not support."""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

@@ -118,8 +118,7 @@ def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
     - Otherwise, if a tensor is on a device mesh of GPUs, return the current GPU.
     - In all other cases, and with gloo, return the CPU if the backend of the group supports the CPU.
 
-    The choice depends only on the group and on meshes, so that all ranks choose the same type of device. A rank can
-    have no gradients, or parameters in CPU memory.
+    All ranks must choose the same type of device, so the choice depends only on the group and on meshes.
     """
     kinds = [device.type for device in group._device_types] if group is not None else []
     bound = getattr(group, "bound_device_id", None)

@@ -239,7 +239,9 @@ class TorchShards(DistributedGradients):
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of the `Partial` gradients whose partial sums are all on ranks of the process group."""
+        """Return the indices of the `Partial` gradients that the process group can sum. The process group must contain
+        all ranks with partial sums of the gradient.
+        """
         waiting = {}
         for index in sorted(self._partial.intersection(indices)):
             gradient = self._gradients[index]
@@ -334,8 +336,7 @@ class TorchShards(DistributedGradients):
 
     def _placements_decide(self) -> bool:
         """Return whether placements alone determine the process group. The result is False for lists of gradients,
-        because a rank cannot read the placements of a gradient that the rank lacks. Plain tensors also make the result
-        False, because all ranks compare plain tensors.
+        because a rank cannot read the placements of a gradient that the rank lacks.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

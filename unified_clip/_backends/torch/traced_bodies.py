@@ -1,7 +1,7 @@
 """Run the bodies of public functions under `torch.compile`. PyTorch traces a complete body, or breaks the graph and
 runs the body eagerly.
 
-If the graph breaks, PyTorch compiles no part of the body, because code in a graph behaves differently.
+If the graph breaks, PyTorch compiles no part of the body. All code of the body then runs eagerly.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ class Counted(NamedTuple):
     """None if there are no gradients, or if the kernels do not support the gradients."""
 
     total: Accumulator = Accumulator()
-    """The exact sum of |g|**p over the gradients that are in no table."""
+    """The exact sum of |g|**p over the gradients that `table` lacks."""
 
     largest: float = 0.0
-    """The largest magnitude of the gradients that are in no table. This field is only used if p is inf."""
+    """The largest magnitude of the gradients that `table` lacks, if p is inf."""
 
 
 class Request(NamedTuple):
@@ -38,9 +38,7 @@ class Request(NamedTuple):
     own: Counted
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
-    """A function that sums `Partial` gradients over ranks. The function returns all of the sums, and the sums that this
-    rank owns.
-    """
+    """A function that sums `Partial` gradients over ranks, and returns (all sums, the sums that this rank owns)."""
 
     p: float
     is_wide: bool

@@ -47,12 +47,12 @@ SUM_LANES = 256
 ERROR = 2.0**-40
 """A bound on the relative error of a norm before it is rounded.
 
-Each element takes part in at most 2**13 additions. This number is the sum of CHUNK / LANES, LANES, MAX_CHUNKS /
-SUM_LANES and SUM_LANES. Each addition adds a relative error of at most 2**-53, because no number is negative.
+Each element takes part in at most 2**13 additions: CHUNK / LANES + LANES + MAX_CHUNKS / SUM_LANES + SUM_LANES. Each
+addition adds a relative error of at most 2**-53, because no number is negative.
 """
 
 WIDE_ERROR = 2.0**-77
-"""A bound on the relative error of a norm before it is rounded, if each sum is stored as two float64 numbers.
+"""The bound of ERROR if each sum is stored as two float64 numbers.
 
 The second number is the sum of at most 2**13 rounding errors of the first number. So the second number is at most
 2**-40 times the sum. The second number has a relative error of about 2**-40.
@@ -86,8 +86,8 @@ LEAST_MAJOR = 8
 """The lowest major version of a compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""The architectures of AMD GPUs that compute float64 at least at half the speed of float32. The kernels add up float32
-numbers on AMD GPUs with another architecture.
+"""The AMD architectures that compute float64 at least at half the speed of float32. On all other AMD GPUs, the kernels
+add up float32 numbers.
 """
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
@@ -320,8 +320,9 @@ def table_of_list(device_list: Any) -> Table | None:
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
     """Return the kept table of a list, or make and keep a table.
 
-    Each CUDA stream has its own tables, because only launches on the same stream wait for the copy of a table to the
-    GPU. The table of a CUDA graph is not kept here, because the graph could live longer than the kept tables.
+    The copy of a table to the GPU is asynchronous. A launch on another CUDA stream would not wait for the copy, so each
+    CUDA stream has its own tables. The table of a CUDA graph is not kept here, because the graph could live longer than
+    the kept tables.
     """
     if not _is_supported(device):
         return None

@@ -2,7 +2,7 @@
 
 A program is one instance of a kernel. Each program reads one chunk, which is a range of elements of one tensor. A table
 has the addresses of all tensors, so one launch handles many tensors. The sums do not depend on the number of programs.
-Programs do not wait for each other: the next kernel reads the results of all programs.
+Programs do not wait for each other. A second kernel combines the results of all programs.
 
 Sums are computed in float64. If the norm is float64 (`wide`), each sum is stored as two float64 numbers. On GPUs with
 slow float64, each sum is stored as two float32 numbers. A norm is in doubt if the error bound of its sum allows several

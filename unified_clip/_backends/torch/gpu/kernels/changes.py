@@ -28,9 +28,7 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return products that are rounded once, or clamped values. If values are clamped, NaN and values within the bounds
-    keep their bits.
-    """
+    """Multiply or clamp the values. If values are clamped, NaN and values within the bounds keep their bits."""
     wide = _converted(values, dtype)
     if clamps:
         numbers = tl.where(wide < low, low, tl.where(wide > high, high, wide))

@@ -15,7 +15,7 @@ import triton.language as tl
 from .numbers import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""The number of int64 numbers in the state of a norm:
+"""The length of the state of a norm. The state consists of int64 numbers:
 
 - whether the norm is in doubt
 - the bits of the largest magnitude
@@ -41,9 +41,10 @@ def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return the index after the last window in which |number|**p can have bits.
+    """Return the end of the windows for |number|**p.
 
-    exponent: The exponent of the number. more_bits: The number of bits by which a sum can be longer than |number|**p.
+    exponent: The exponent of the number.
+    more_bits: The number of extra bits for a sum of such powers.
     """
     return (order * (exponent + (53 if wide else 24)) + more_bits + 23) // 24
 
@@ -79,8 +80,8 @@ def add_exactly(
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
-    """If a norm is in doubt, add |g|**p of its gradients to the windows. The windows are integers, so the order of the
-    additions does not matter.
+    """If a norm is in doubt, compute the exact sum of |g|**p in the windows. The windows are integers, so the order of
+    the additions does not matter.
     """
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
@@ -126,9 +127,7 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return 1 if the exact norm is nearer to the next number than to the number with these bits, else 0. If the exact
-    norm is the midpoint of both numbers, return 1 if the bits are odd.
-    """
+    """Return 1 if the exact norm must be rounded up from the number with these bits, else 0. Ties round to even."""
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
     rest = tl.zeros([], tl.int64)
@@ -147,10 +146,9 @@ def _rounds_up(
 def decide(
     states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
 ) -> None:
-    """If a norm is in doubt, round the norm correctly by the exact sum in its windows.
+    """If a norm is in doubt, compute the correctly rounded norm from the windows.
 
-    over_ranks: Whether the windows have the sum over all ranks. If so, and if the norm is float64, the third number of
-    the state is the sum of the numbers that `flag` stored.
+    over_ranks: Whether the windows have the sum over all ranks.
     """
     group = tl.program_id(0)
     state = states + group * STATE

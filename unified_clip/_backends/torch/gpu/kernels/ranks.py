@@ -21,9 +21,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""Add this constant to the exponent field of a float64 number to get the position of the number's last bit in the
-words.
-"""
+"""The difference between the position of a number's last bit in the words and the exponent field of the number."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -33,8 +31,8 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""If the sum of a rank is NaN or above LARGEST, the rank adds this number to the word UNBOUNDED_LIMB. The sum in the
-words then grows by 2**1010.
+"""A rank adds UNBOUNDED to the word UNBOUNDED_LIMB if the rank's sum is NaN or above LARGEST. The sum in the words then
+grows by 2**1010.
 """
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
@@ -49,7 +47,7 @@ assert END_WIDE_LIMB.value < LIMBS
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sums of all chunks to the words of this rank.
 
-    If the total is NaN, infinite or too large, separate words count the total instead.
+    A total that is NaN, infinite or too large is marked in separate words instead.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """
@@ -79,7 +77,7 @@ def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.co
 
 @triton.jit
 def _add_to(words: tl.tensor, number: tl.tensor) -> None:
-    """Add a finite float64 number to the words. If the number is negative, some words can become negative."""
+    """Add a finite float64 number to the words."""
     bits = number.to(tl.int64, bitcast=True)
     sign = 1 + 2 * (bits >> 63)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
@@ -98,9 +96,7 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Store the largest magnitude of all chunks as the third number of a state, in the bits of a float64 number. A
-    larger number in the state is kept.
-    """
+    """Update the largest magnitude in the state. The state stores the bits of a float64 number."""
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     for at in range(0, chunks, width):

@@ -89,8 +89,8 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store two numbers for each chunk, which add up to the sum of |g|**p. If `order` is INF, the two numbers add up to
-    the largest magnitude. If `sums` is float32, the kernel does not use float64.
+    """Store the sum of |g|**p of each chunk as two numbers. If `order` is INF, store the largest magnitude instead. If
+    `sums` is float32, the kernel does not use float64.
     """
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
