@@ -32,7 +32,7 @@ class FrameworkBinding:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """Return (the backend, the argument). New iterators replace the iterators that this method has read."""
+        """Return (the backend, the argument). Iterators in the argument are read, and replaced by new iterators."""
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
@@ -80,12 +80,12 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients of `parameters` in place.
 
         Args:
-            parameters: On PyTorch and Paddle, pass the parameters, whose `.grad` is clipped. On other frameworks, pass
-                the gradients. On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the
-                gradients.
+            parameters: On PyTorch and Paddle, pass the parameters. `clip_` changes their `.grad`. On all other
+                frameworks, pass the gradients. On TensorFlow and JAX, the gradients must be in a list or a dict.
+                `clip_` replaces the gradients in the list or dict by the clipped tensors.
 
         Returns:
-            For GradientClipByGlobalNorm, the total norm before clipping. For any other clip, the result is None.
+            GradientClipByGlobalNorm returns the total norm before clipping. All other clips return None.
 
         Raises:
             TypeError: A gradient has an integer or boolean dtype. The clip is GradientClipByValue, and a gradient has a

@@ -1,1 +1,3 @@
-"""The host path computes on raw memory, and the device path by a framework's own operations."""
+"""The two paths of computation. The host path reads and writes raw memory. The device path calls the framework's
+operations.
+"""

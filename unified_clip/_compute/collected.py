@@ -68,8 +68,6 @@ class TensorListPath(HostPath):
 
 
 class PerTensorPath(TensorListPath):
-    """A path with one norm and one coefficient for each tensor."""
-
     def __init__(self, full_list: TensorListPath) -> None:
         super().__init__(full_list._backend, full_list._list)
         self._whole = full_list
@@ -130,7 +128,8 @@ def collector(
     """Return the kernels' collector of plain gradients, or None without compiled kernels.
 
     methods: The names of tensor methods, and the result of each method for a plain tensor.
-    recording: The name of a tensor attribute, and the value of the attribute while the framework records a derivative.
+    recording: The name and the value of a tensor attribute. If a tensor's attribute has this value, the framework
+        records a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

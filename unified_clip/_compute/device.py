@@ -27,8 +27,8 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
     """Round `wide` to float32 by rounding to odd, and return the bits of the result.
 
-    A second rounding from float32 to 16 bits then gives the same number as a single rounding of `wide`. Rounding to odd
-    sets the last bit of each number that float32 cannot represent exactly.
+    Rounding to odd sets the last bit of each number that float32 cannot represent exactly. The float32 result can then
+    be rounded to 16 bits without a double-rounding error.
     near: `wide` rounded to float32, stored as float64.
     bits: The bits of the float32 numbers in `near`, stored as int32.
     """
@@ -38,7 +38,9 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
-    """Round a bound once to a dtype. Frameworks would round float64 to 16 bits twice, through float32."""
+    """Cast a bound to a dtype, correctly rounded. Frameworks convert float64 to 16 bits through float32, so they round
+    twice.
+    """
     twice = primitives.cast(bound, dtype)
     if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
         return twice

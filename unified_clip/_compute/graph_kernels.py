@@ -42,7 +42,6 @@ class GraphPath(DevicePath):
         differentiable: bool,
         is_per_tensor: bool = False,
     ) -> None:
-        """If `is_per_tensor` is True, each tensor has its own norm and coefficient, and scalars are vectors."""
         super().__init__(backend, tensors, differentiable)
         self._graph_kernels, self._is_per_tensor = graph_kernels, is_per_tensor
 

@@ -65,7 +65,7 @@ class ArrayList:
         sums[...] = _slice_sums(view, dtype, kept, np.float64).reshape(sums.shape)
 
     def scale(self, coef: Scalar, threads: int, results: Sequence[Array]) -> None:
-        """Write the products with a coefficient into `results`. 16-bit numbers are multiplied in float32."""
+        """Write gradient * coefficient to `results`. 16-bit numbers are multiplied in float32."""
         for (view, dtype), out in zip(self._parts, results, strict=True):
             if isinstance(coef, float) and coef == 1.0:
                 np.copyto(out, view)
@@ -192,7 +192,7 @@ def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tu
 
 
 def general_root(total: tuple[float, float], p: float, top: float, dtype: str) -> float:
-    """Return the p-norm, rounded to `dtype`, from the result of `relative_sum` for the same `top`."""
+    """Return the p-norm in `dtype`. `total` is the result of `relative_sum` for `top`."""
     root = np.longdouble(top) * (np.longdouble(total[0]) + np.longdouble(total[1])) ** (1 / np.longdouble(p))
     with np.errstate(over="ignore"):  # the scope of a device path has no NumPy settings
         return float(np.float64(root) if dtype == "float64" else np.float32(root))

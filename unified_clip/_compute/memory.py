@@ -32,8 +32,8 @@ class _Memory:
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
     """For each tensor, return the index of the first tensor in the same memory.
 
-    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is an alias
-    only if the two tensors are the same object.
+    Raise ValueError if two tensors overlap in part, or if memory cannot be written. Tensors without views are only
+    compared by identity.
     describe: A function that returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
@@ -102,7 +102,9 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (bytes of each contiguous part of an array, greatest common divisor of the steps between the parts)."""
+    """Return (size, step). An array consists of contiguous parts of `size` bytes. The distance between two parts is a
+    multiple of `step`.
+    """
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
         if stride == size:
@@ -127,7 +129,9 @@ def expanded(subject: str) -> ValueError:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays have the same elements in any order, such as a tensor and its transpose."""
+    """Return whether two arrays have the same elements. The order does not matter: a tensor and its transpose have the
+    same elements.
+    """
     if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
         return False
     dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]
@@ -146,10 +150,7 @@ def _shares_memory(a: Array, b: Array) -> bool:
 
 
 def _overlaps_itself(view: Array) -> bool:
-    """Return whether two elements of an array overlap in memory.
-
-    Elements cannot overlap if each stride exceeds the memory that all smaller strides span.
-    """
+    """Return whether two elements of an array overlap in memory."""
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False
     steps = _steps(view)

@@ -1,8 +1,8 @@
 """Moduli |x + yj| of complex numbers: their exact sum, and the correctly rounded maximum.
 
-One float64 is not precise enough for a modulus, which is a square root. For this reason, a modulus is the sum of two
-float64, with a relative error below 2**-95. If this precision is not enough either, the modulus is rounded down to an
-integer number of units (see `Accumulator`).
+A modulus is a square root, so one float64 is not precise enough. Two float64 numbers together have a relative error
+below 2**-95. If this precision is not enough either, the modulus is rounded down to an integer number of units (see
+`Accumulator`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""The largest error of a rounded square, relative to the computed maximum.
+"""Bounds for the error of a rounded square, relative to the largest square.
 
-If a square is smaller than the maximum by more than this error, the exact square is not the largest square. The first
-number applies to squares in float64. The second number applies to squares that are sums of two float64.
+Only squares within this distance of the maximum need an exact comparison. The first number applies to squares in
+float64. The second number applies to squares that are sums of two float64.
 """
 
 
 SMALL = 2.0**-400
-"""The square of a smaller scaled modulus is too small to be a sum of two float64."""
+"""If a scaled modulus is smaller than SMALL, two float64 numbers cannot represent its square precisely."""
 
 
 class Scaled(NamedTuple):
@@ -106,7 +106,7 @@ def max_abs(view: Array, dtype: str) -> float:
 def _max_square(chunk: Array) -> int:
     """Return the largest square of a modulus, in units of 2**-UNIT.
 
-    Only squares that can be the largest square are computed exactly.
+    Compute approximate squares first, and then the exact squares near the maximum.
     """
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)

@@ -35,8 +35,8 @@ def keeps_subnormals() -> bool:
 def ieee_arithmetic() -> Iterator[None]:
     """Inside the `with` block, keep subnormal numbers and silence NumPy's warnings.
 
-    Without this context manager, some threads replace subnormal numbers by 0: after torch.set_flush_denormal, and in
-    TensorFlow's py_function.
+    Without this context manager, the processor could replace subnormal numbers by 0. `torch.set_flush_denormal` and
+    TensorFlow's `py_function` switch the processor to this mode.
     """
     with np.errstate(all="ignore"):
         if keeps_subnormals() or LIBM is None:

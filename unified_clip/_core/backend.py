@@ -18,8 +18,8 @@ from .types import CoalescedSparse, Leaf, Tensor
 class Backend(Protocol):
     """The interface of a framework.
 
-    Every backend defines the methods without a body and the attributes without a value. To support a capability, such
-    as sparse gradients, a backend also inherits the class of the capability.
+    A backend must define each method that has no body here, and each attribute that has no value here. A backend that
+    supports a capability (sparse gradients, for example) also inherits the class of the capability.
     """
 
     name: str
@@ -32,9 +32,9 @@ class Backend(Protocol):
     """
 
     donates: bool = False
-    """Whether users can donate the memory of a tensor to a compiled function, as in JAX.
+    """Whether a compiled function of the framework can reuse the memory of its arguments (in JAX: `donate_argnums`).
 
-    A donation deletes every tensor in the same memory. For this reason, functions that return new tensors also copy
+    The framework then deletes all tensors in this memory. For this reason, functions that return new tensors also copy
     unchanged gradients.
     """
 
@@ -105,9 +105,9 @@ class Backend(Protocol):
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Collect the tensors of a list, which can contain None, in one pass. Return the path over the tensors.
+        """Collect the tensors of a list in one pass, and return a path for them. Entries of the list can be None.
 
-        Return None if a tensor is not plain, for example sparse. In this case, the caller checks the tensors one by
+        Return None if a tensor is sparse, or not plain for another reason. The caller then checks the tensors one by
         one.
 
         in_place: Whether the call overwrites the tensors.
@@ -234,14 +234,14 @@ class Parameters(ABC):
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient or is a frozen parameter.
+        """Return whether a tensor is a parameter.
 
-        Any other tensor is probably a gradient.
+        A frozen parameter is also a parameter.
         """
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass, and return the path over the gradients.
+        """Collect the gradients of parameters in one pass, and return a path for them.
 
         Return None if a gradient is not plain.
         """
@@ -262,7 +262,7 @@ class Parameters(ABC):
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
-        """Return a gradient that keeps its values if `.grad` of the parameter is replaced or removed."""
+        """Return a gradient that remains valid if code replaces or removes the parameter's `.grad`."""
         return gradient
 
 

@@ -1,4 +1,4 @@
-"""The changes that clipping makes to gradients, as new tensors or as prepared writes."""
+"""Clipping changes gradients by a product, a clamp or zeros. Each class prepares one of these changes."""
 
 from __future__ import annotations
 

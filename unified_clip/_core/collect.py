@@ -154,7 +154,9 @@ def from_path(path: CollectedPath, writer: AnyWriter) -> tuple[GradientList, Any
 def from_tree(
     backend: Backend, tree: Tree, *, reuse_unchanged: bool = False, **options: Any
 ) -> tuple[GradientList, Functional]:
-    """Check the gradients of a flattened container one by one. Return (the gradients, the writer of new tensors)."""
+    """Check the gradients of a flattened container one by one. Return (the gradients, a writer that creates new
+    tensors).
+    """
     items = [leaf.tensor for leaf in tree.leaves]
     writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
     return GradientList(backend, tree.leaves, writer, **options), writer
@@ -179,7 +181,8 @@ def _gradients_of_parameters(
 ) -> list[Leaf]:
     """Return the gradients of the parameters. If a parameter is listed twice, the result contains its gradient once.
 
-    Issue a ClipWarning if none of the tensors can have a gradient, because such tensors are probably gradients.
+    If no tensor can have a gradient, the user has probably passed gradients instead of parameters. In this case, issue
+    a ClipWarning.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -202,7 +205,7 @@ def _check_main_gradients(
     keep: Callable[[Any], bool],
     arrange: Arrange,
 ) -> None:
-    """Raise ValueError if a parameter to clip has a gradient only in `main_grad`."""
+    """Raise ValueError if a gradient to clip is in `main_grad` instead of `.grad`."""
     without = [leaf for leaf in parameters if on_parameters.gradient_of(leaf.tensor) is None]
     hidden = [leaf._replace(tensor=on_parameters.main_gradient_of(leaf.tensor)) for leaf in without]
     hidden = [leaf for leaf in hidden if leaf.tensor is not None and keep(leaf.parameter)]

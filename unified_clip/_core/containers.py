@@ -116,7 +116,7 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
 
 
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """Return (the items of a list, a tuple or nested dicts, a function that rebuilds the container).
+    """Return (items, rebuild) for a list, a tuple or nested dicts. `rebuild` makes a container from results.
 
     The items are not checked. Return None for any other container.
     """
@@ -199,9 +199,9 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (replacement, writes) for a node of a container.
+    """Return (the replacement of a node, writes).
 
-    The writes put the results into lists, dicts and variables, which are not replaced.
+    Lists, mutable dicts and variables remain the same objects. The writes change their values.
 
     results: One result for each leaf, in the order of `flatten`.
     """
@@ -261,7 +261,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
     """Return the items as a mapping of the type of `node`, or as a dict if `node` is immutable.
 
-    kept: Keys, values and tensors that must not be copied.
+    kept: Objects that must not be copied.
     """
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items

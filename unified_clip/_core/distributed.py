@@ -53,7 +53,7 @@ class DistributedSpec:
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """Return the declared ownership of a gradient, or None.
+        """Return the ownership that the caller declared for a gradient. If the caller declared nothing, return None.
 
         If `ownership` has patterns, the first pattern that matches the gradient's name decides.
         """

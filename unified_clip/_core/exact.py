@@ -24,9 +24,9 @@ BLOCK = 4096
 """A kernel adds at most this many elements in float64 before the sum goes into an accumulator."""
 
 BLOCK_ERROR_SHIFT = 40
-"""The relative error of a block's float64 sum of exact non-negative numbers is below 2**-40.
+"""A block is a float64 sum of at most 4096 non-negative numbers. Its relative error is below 2**-40.
 
-4095 additions lose at most 4095 * 2**-53 (1 + tiny) < 2**-40, in any order.
+The order of the 4095 additions does not matter: together they lose about 4095 * 2**-53, which is less than 2**-40.
 """
 
 COMPENSATED_ERROR_SHIFT = 80
@@ -88,7 +88,7 @@ class Accumulator:
 
     @classmethod
     def from_block_sums(cls, total: int) -> Accumulator:
-        """Return an accumulator for the exact sum of block sums, in units of 2**-UNIT."""
+        """Return an accumulator for block sums. `total` is their exact sum in units of 2**-UNIT."""
         return cls(total, blocks=1 if total else 0)
 
     @classmethod
@@ -173,7 +173,7 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
     """Round mantissa * 2**exponent to `target`, ties to even.
 
-    sticky: Whether the exact mantissa is larger than `mantissa` by less than 1.
+    sticky: Whether bits of the exact mantissa are missing after the last bit of `mantissa`.
     """
     if mantissa == 0:
         return 0.0

@@ -86,8 +86,8 @@ class GradientList:
     is_collected = False
     """Gradients that were collected in one pass are not sparse or distributed, and do not share memory."""
     places: list[int] | None = None
-    """For gradients that were collected in one pass, the index of each gradient among the entries of the call. None
-    means that the indices are not needed, or that each entry has a gradient.
+    """The position of each gradient in the argument of the call. None means that the positions are unknown, or that no
+    entry of the argument is None.
     """
     entries = 0
     """The number of entries of the call. 0 means that the number is not needed, or that each entry has a gradient."""
@@ -134,7 +134,8 @@ class GradientList:
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return the norm of each gradient over all its shards, by index. Return None if no gradient is distributed.
+        """Return a dict that maps the index of each gradient to its norm. A norm covers all shards of the gradient.
+        Return None if no gradient is distributed.
 
         known_only: Whether to leave out norms that cannot be computed. Otherwise, such a norm raises ValueError.
         """

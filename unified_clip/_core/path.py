@@ -10,7 +10,7 @@ from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
 class Scalars(Protocol):
-    """Functions for the scalars of a path. Scalars also have the operators `+ - * / < <= > >=`."""
+    """Functions for scalars. Scalars also have the operators `+ - * / < <= > >=`."""
 
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
@@ -19,7 +19,9 @@ class Scalars(Protocol):
         """Return `yes` where a condition is true, and `no` elsewhere."""
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. Return False if the answer is unknown, as on a device."""
+        """Return whether a condition is true everywhere. Return False if the condition is on a device, where its value
+        is unknown.
+        """
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -48,7 +50,7 @@ class Scalars(Protocol):
         """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
 
     def stop_gradient(self, scalar: Scalar) -> Scalar:
-        """Return the same number or packed tensor without a derivative."""
+        """Return the scalar as a constant, which has no derivative."""
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         """Return one tensor with all bits of these numbers and vectors. A compiled graph can return the tensor."""
@@ -61,7 +63,7 @@ class Scalars(Protocol):
 
 
 class Change(Protocol):
-    """A change of all tensors of a path, such as `changes.Scaled`."""
+    """A change of gradients. An example is `changes.Scaled`."""
 
     def is_identity(self, path: Path) -> bool:
         """Return whether the change leaves all elements unchanged.
@@ -73,7 +75,7 @@ class Change(Protocol):
         """Return the changed values as new tensors."""
 
     def writes(self, path: Path) -> list[Write]:
-        """Prepare to make the change in place, as a list of writes."""
+        """Return the writes that make the change in place."""
 
 
 class Path(Protocol):
@@ -86,7 +88,7 @@ class Path(Protocol):
 
     @property
     def xp(self) -> Scalars:
-        """The functions of this path's scalars."""
+        """The functions for scalars."""
 
     @property
     def framework(self) -> str: ...
@@ -132,7 +134,7 @@ class Path(Protocol):
         """Return `results` if the condition `keep` is true, else zeros."""
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare to write the results of a change, or zeros if the condition `keep` is false."""
+        """Prepare to write the results of a change. If the condition `keep` is false, write zeros instead."""
 
     def unchanged(self) -> list[Tensor]:
         """Return the unchanged tensors as results. Tensors that can be written are copied."""
@@ -162,7 +164,7 @@ class Path(Protocol):
         """Return the `GraphCallback` of the traced graph. Return None if the graph cannot call Python functions."""
 
     def per_tensor(self) -> Path | None:
-        """Return a path whose scalars are vectors with one number for each tensor.
+        """Return a path that computes one norm and one coefficient for each tensor.
 
         Return None if each tensor needs a separate path.
         """
@@ -176,7 +178,7 @@ class CollectedPath(Path, Protocol):
     def tensors(self) -> list[Tensor]: ...
 
     def part(self, group: range) -> CollectedPath:
-        """Return the path over the tensors with these indices."""
+        """Return a path for some tensors of this path."""
 
 
 def not_adaptive(device: str) -> TypeError:
@@ -210,7 +212,7 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the sum over all rows of the same group.
+        """Add up the rows of each group. Each row of the result is the sum of its group.
 
         groups: The result of `Sparse.row_groups`.
         """
@@ -250,8 +252,8 @@ class DevicePrimitives(Protocol):
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Prepare the writes of g * coef.
 
-        Raise errors in this method, and not in the writes. A write may raise an error only if an earlier check would
-        need memory for all results.
+        This method must check everything first, so that no write raises an error. The only exception is a check that
+        would need memory for all results.
         """
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
@@ -313,20 +315,20 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
-        """Return the scalars from a tensor that `pack` returned. The scalars are on the device of the tensors `like`.
+        """Return the scalars from a tensor that `pack` returned.
 
         lengths: The length of each vector, or None for a number.
         """
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """If tensors can be written, return a copy of an unchanged gradient. Otherwise, return the gradient itself."""
+        """Copy an unchanged gradient for a result. A backend with immutable tensors returns the gradient itself."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Wait for the device, and return whether a scalar is finite. Return None in a compiled graph."""
 
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (number of NaN, number of inf) in a tensor, as 0-d tensors on its device."""
+        """Return (number of NaN, number of inf). The numbers are 0-d tensors on the device of the tensor."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         """Return whether any of these tensors and scalars is traced."""

@@ -59,7 +59,7 @@ class CoalescedSparse(NamedTuple):
     """A function that returns the sparse gradient with new values."""
 
     sparse_axes: int
-    """The number of leading axes that the indices of the gradient cover."""
+    """The number of leading axes for which the sparse gradient has indices."""
 
     indices: Tensor
 
@@ -70,8 +70,8 @@ class Slices(NamedTuple):
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """For each row, the number of its slice. Rows with equal numbers form one slice. None means that slices extend
-    along `axes` only.
+    """A number for each row. All rows with the same number form one slice. None means that slices extend along `axes`
+    only.
     """
 
 

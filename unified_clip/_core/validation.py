@@ -283,7 +283,7 @@ def finite(
 ) -> None:
     """Raise NonFiniteNormError if the norm is NaN or inf.
 
-    elsewhere: A function that returns (rank, number of NaN, number of inf) for each other rank.
+    elsewhere: A function that returns (rank, number of NaN, number of inf) for all ranks except this rank.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:

@@ -96,7 +96,7 @@ class Writes:
 class InPlace:
     """The writer for in-place functions.
 
-    The writer overwrites the gradients' memory. If tensors cannot be written, the writer replaces the tensors in the
+    The writer overwrites the gradients' memory. If the tensors are immutable, the writer replaces them in the
     container.
     """
 
@@ -142,7 +142,9 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare to set `.grad` of parameters to sparse results, and to report changes of aliases to autograd."""
+        """Prepare the writes after a change of memory. `.grad` gets sparse results, and autograd is informed about
+        changed aliases.
+        """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
