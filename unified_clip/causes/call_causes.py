@@ -1,4 +1,4 @@
-"""Find why a clip call returned a wrong result, by testing the known causes on the numbers of the call.
+"""Find out why a clip call returned a wrong result.
 
 First, this module examines the tensors, for example to find swapped results. Then the module `hypotheses` yields
 hypotheses, and each hypothesis predicts a norm and coefficients. A hypothesis fits if its predictions explain the
@@ -117,12 +117,14 @@ def beyond_range(call: Observation) -> Cause | None:
         return _of_norm("underflow", sentence, call)
     total = call.total_norm if norm is None and call.by == "global" else 0.0
     if _log2(total, call.p) >= narrowest.max_exponent and _all_became_zero(call):
-        sentence = f"every element is 0, as when {terms} exceed the range of {dtype} and the norm is inf"
+        sentence = f"every element is 0: the norm is probably inf, because {terms} exceed the range of {dtype}"
         return Cause("overflow", sentence)
     lost = [number for number, each in call.scalings.items() if each.is_zero and not each.is_expected]
     is_lost = bool(lost) and lost == call.wrong and call.by in ("per tensor", "per group")
     if is_lost and all(_log2(call.norms[number], call.p) >= narrowest.max_exponent for number in lost):
-        sentence = f"{call.names_of(lost)} became 0, as when {terms} exceed the range of {dtype} and a norm is inf"
+        sentence = (
+            f"{call.names_of(lost)} became 0: a norm is probably inf, because {terms} exceed the range of {dtype}"
+        )
         return Cause("overflow", sentence)
     infinite = [
         number
@@ -155,17 +157,19 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if a result or the norm is NaN by mistake, or is a number instead of NaN."""
+    """Return a cause if the call returned NaN instead of a number, or a number instead of NaN."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
     if lacking := [number for number, (expected, nan) in pairs.items() if (expected & ~nan).any()]:
         if is_infinite and call.infinite_norm_gives_nan and _are_zeros(call):
-            return Cause("inf", "as when an infinite norm gives a coefficient of 0, but it should give NaN everywhere")
+            return Cause("inf", "the coefficient is 0, but should be NaN, because the total norm is infinite")
         return not_clipped(call) or Cause("NaN", f"{call.names_of(lacking)} should become NaN, but did not")
     if extra and all(pairs[number][1].all() for number in call.counted):
         if is_infinite and call.threshold < math.inf:
-            return Cause("inf", "as when an infinite norm makes every element NaN, but the coefficient should be 0")
+            return Cause(
+                "inf", "every element is NaN, but the coefficient should be 0, because the total norm is infinite"
+            )
         return Cause("NaN", "every element is NaN, but none should be")
     if extra:
         number, elements = next(iter(extra.items()))
@@ -267,12 +271,12 @@ def by_value(call: Observation) -> Cause | None:
             return None
         scaling = call.scalings[number]
         is_shown |= scaling.low > scaling.high and not _is_near(before.values(), clipped, result.dtype)
-    sentence = "as when each element is clipped to the threshold, in place of the norm"
+    sentence = "as when the threshold limits each element instead of the norm"
     return Cause("another rule", sentence) if is_shown else None
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Return a cause if a clip by value used other bounds: the smallest and the largest element of the results."""
+    """Return a cause if the call clipped by value with wrong bounds."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

@@ -1,9 +1,8 @@
 """Choose the causes of one function's differences over all its cases.
 
-In a simple case, such as a single tensor with one element, several causes predict the same numbers. So each cause that
-explains one case is also tested on all other cases of the function. A case contradicts a cause if the cause predicts a
-clearly wrong result, and the function returned a different result. A contradicted cause is rejected. The report names
-the remaining cause that explains the most differences.
+Several causes can explain the result of one simple case. Therefore, this module tests each cause on all cases of the
+function. If the results of another case contradict a cause, this module rejects the cause. The report names the
+remaining cause that explains the most differences.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .observation import Cause, Hypothesis, Observation, common_cause
 from .sums import NARROW
 
 SLACK = 1e-5
-"""The largest relative difference of two numbers that count as equal, unless a suite has the key `tolerance`."""
+"""Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
 """Kinds of causes whose description contains numbers or names of a single case."""
@@ -32,16 +31,16 @@ LEFT_OUT = ("left out", "not scaled")
 """Kinds of causes that apply only to some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps")
-"""Kinds of causes that `call_causes` finds in the tensors of one call, and that other calls can still contradict."""
+"""`call_causes` finds causes of these kinds in the tensors of one call. Other calls can contradict these causes."""
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
-"""Kinds of causes that the report names even if no wrong setting explains the difference."""
+"""If no wrong setting explains the difference, the report names a cause of these kinds."""
 
 SETTINGS = ("another condition", "another eps", "another norm type", "another threshold", "scaled gradients")
 """Kinds of causes that have an effect with every dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""Kinds of causes that no other case can contradict, because the causes depend on the order of a sum."""
+"""The effect of these causes depends on the order of a sum. Therefore, other cases prove nothing about the causes."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
@@ -54,8 +53,7 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
 class Diagnosis(NamedTuple):
     cause: Cause | None = None
     contradiction: str = ""
-    """A sentence that names a rejected cause, and a case that contradicts this cause. The sentence is empty if no case
-    contradicts a cause."""
+    """A sentence that explains why a cause was rejected. If no cause was rejected, the sentence is empty."""
 
 
 class _Call:
@@ -64,9 +62,9 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients.
+        """The dtypes of the gradients, with float64 counted as float32.
 
-        The dtype float64 is replaced by float32, because few causes differ between the two dtypes.
+        Most causes have the same effect in float32 and in float64.
         """
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
@@ -109,10 +107,10 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether a cause of the call `other` should have an effect in this call, too.
+        """Return whether this call can confirm or contradict a cause of the call `other`.
 
-        Both calls must have the same settings. The function returns False if only this call has sparse gradients,
-        because a mistake can be in the code for sparse gradients.
+        Both calls must have the same settings. A call with sparse gradients cannot contradict a cause of a call with
+        dense gradients, because the code for sparse gradients might have its own mistakes.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -148,10 +146,10 @@ def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """Return the cause of each difference of one function, by the name of the case.
+    """Return a diagnosis for each case in `differing`.
 
-    calls: All calls of the function, by the name of the case.
-    differing: The names of the cases whose results differ.
+    calls: All calls of one function. The keys are the names of the cases.
+    differing: The names of the cases with a wrong result.
     """
     with np.errstate(all="ignore"):
         everything = {name: _Call(name, call) for name, call in calls.items()}
@@ -191,10 +189,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
-    """Return a call that contradicts a hypothesis, or None if the contradicting calls prove nothing.
+    """Return a call that disproves a hypothesis, or None if no call disproves the hypothesis.
 
-    One call with a correct result is enough to contradict the hypothesis. Calls with wrong results are enough if they
-    have at least as many different lists of gradients as the calls in `explained`.
+    One call with a correct result disproves the hypothesis. Calls with wrong results disprove the hypothesis only if
+    their number of different lists of gradients is at least the number of lists in `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -242,7 +240,7 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that two calls leave the same gradients out of the norm.
+    """Return hypotheses that the call `target` leaves the same gradients out of the norm.
 
     Gradients are the same if their index, name and shape agree, or if their positions from the end agree.
     """
@@ -270,7 +268,7 @@ def _is_same(here: Observation, number: int, there: Observation, other: int) -> 
 
 
 def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypothesis that two calls multiply the gradients by the same factor."""
+    """Return the hypothesis that the call `target` multiplies the gradients by the same factor."""
     factor, there = hypothesis.coefs[0] / source.call.expected_coefs[0], target.call
     if not all(each.unchanged_is_expected for each in there.scalings.values()):
         return []
@@ -291,7 +289,6 @@ def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
 
 
 def _is_explained(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
-    """Return whether a hypothesis about the call `this` also explains the wrong result of the call `other`."""
     if other is this:
         return True
     # causes in 16 bits explain the same numbers up to a rounding

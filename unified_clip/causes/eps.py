@@ -1,4 +1,4 @@
-"""Hypotheses that a function uses another eps: in the denominator, inside the root, or added to the coefficient."""
+"""Test whether a function adds a wrong eps to the norm, to the sum of the squares, or to the coefficient."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .sums import IN_FLOAT32, NARROW, rounding_noise, ulp
 COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 
 LARGEST_EPS = 1e-2
-"""The largest eps that a description of another cause mentions."""
+"""`or_another_eps` ignores larger values of eps."""
 
 FEW_NORMS = 8
-"""With fewer different norms than this number, rounding can look like another eps by chance."""
+"""If a call has fewer different norms, rounding might look like another eps."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 """Values of eps that a function might add to the sum of the squares."""
@@ -72,9 +72,9 @@ def in_root(eps: float) -> str:
 
 
 def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return words such as ", or with eps of about 0.001" if another eps gives the same coefficients.
+    """Return text such as ", or with eps of about 0.001".
 
-    Otherwise, return ''.
+    If no eps gives the same coefficients, return ''.
     """
     clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
     if call.by != "global" or len(clipped) != 1:

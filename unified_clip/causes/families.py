@@ -1,7 +1,7 @@
-"""Find the number in a cause, such as another eps or another threshold, from several calls of one function.
+"""Find a wrong number, such as a wrong eps or a wrong threshold, from several calls of one function.
 
-For each call, an interval contains the numbers that explain the result. A cause is reported only if one number lies in
-the intervals of all correct calls, and in the intervals of most wrong calls.
+For each call, this module computes the interval of the numbers that explain the result. The reported number lies in the
+intervals of all correct calls. The reported number also lies in the intervals of most wrong calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
-"""Wrong conditions under which a function might scale gradients, with the exponents of the norm and the threshold."""
+"""Wrong conditions for scaling gradients. Each value contains the exponents of the norm and of the threshold."""
 
 LARGEST_EPS = 1.0
 
@@ -34,13 +34,11 @@ DIGITS = (1, 2, 3, 6, 17)
 def fitting_families(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """Yield the causes, such as another threshold, whose number explains the calls of a function.
-
-    The simplest cause comes first.
+    """Yield causes with one wrong number, such as another threshold. The simplest cause comes first.
 
     this: The call whose difference is to be explained.
     correct: Comparable calls without a difference.
-    differing: Comparable calls with a difference, except `this`.
+    differing: Comparable calls with a difference. The call `this` is left out.
     """
     if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
         return
@@ -81,8 +79,8 @@ def fitting_families(
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
     """Yield descriptions of conditions under which the function scales gradients.
 
-    common: A function of the exponents (a, b) of the quotient norm**a / threshold**b. The result is an interval of
-        quotients. Gradients with a larger quotient are scaled, and gradients with a smaller quotient are unchanged.
+    common: A function that takes exponents (a, b) and returns an interval of the quotient norm**a / threshold**b.
+        Gradients with a smaller quotient are unchanged. Gradients with a larger quotient are scaled.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -111,9 +109,10 @@ def _has_correct_norm(call: Observation) -> bool:
 def _common(
     required: Sequence[Observation], differing: Sequence[Observation], numbers: Callable[[Observation], Interval]
 ) -> Interval | None:
-    """Return an interval of numbers that explain all required calls and most wrong calls, or None.
+    """Return the interval of the numbers that explain all calls in `required` and most calls in `differing`.
 
-    numbers: A function that returns the interval of numbers that explain one call.
+    If no number explains these calls, return None.
+    numbers: The function that computes the interval for one call.
     """
     common = (-math.inf, math.inf)
     for call in required:
@@ -130,17 +129,14 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of different lists of gradients.
-
-    One mistake often has the same effect in all calls with one list. Lists with the same total norm count as one list.
-    """
+    """Return the number of different lists of gradients. Lists with the same total norm count as one list."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
     """Return the intersection of two intervals.
 
-    If the intersection is empty, the first number is larger than the second.
+    If the intersection is empty, the lower end of the result is above the upper end.
     """
     return max(left[0], right[0]), min(left[1], right[1])
 
@@ -154,7 +150,6 @@ def _numbers(call: Observation, bounds: Bounds) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the smallest and the largest quotient threshold / norm that explain a clipped gradient."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if scaling.is_unchanged or high >= 1 else high
 
@@ -205,9 +200,9 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the number in an interval that has the fewest digits, or a preferred number.
+    """Return the first preferred number in an interval, or else the number with the fewest digits.
 
-    Return None for an infinite interval.
+    If the interval is infinite, return None.
     """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):

@@ -1,4 +1,4 @@
-"""Known causes of a difference, such as another eps, as hypotheses about a call.
+"""Yield hypotheses about the cause of a difference, such as another eps.
 
 Each hypothesis predicts norms and coefficients. `call_causes` compares these predictions with the numbers of the call.
 """
@@ -172,7 +172,9 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
                 yield Hypothesis(cast(CauseKind, f"{by} for {call.by}"), sentence, norms, returned, eps)
     if call.passed_norm is not None:
         yield Hypothesis(
-            "given norm", "as when the norm is measured, although the caller passes one", call.norms_by("global")
+            "given norm",
+            "as when the function measures the norm instead of using the passed norm",
+            call.norms_by("global"),
         )
 
 
@@ -196,7 +198,7 @@ def _always_scaled(call: Observation) -> Iterator[Hypothesis]:
     threshold, eps = call.threshold, call.eps
     coefs = [threshold / (n + eps) if i in call.counted and n + eps else 1.0 for i, n in enumerate(call.norms)]
     if call.scalings and 0 < threshold < math.inf and any(coef > 1 for coef in coefs):
-        sentence = "as when gradients are always scaled to the threshold, even if their norm is below it"
+        sentence = "as when gradients with a small norm are scaled up to the threshold"
         yield Hypothesis("scaled gradients", sentence, coefs=coefs)
 
 
@@ -228,7 +230,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 
 
 def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses about settings that are computed from the results of the call, such as another threshold."""
+    """Compute wrong settings, such as another threshold, from the results of the call."""
     if call.by != "per slice":
         yield from _other_threshold(call)
         yield from _float32_error(call)
@@ -236,10 +238,10 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield the hypothesis that the call used another threshold, which is computed from the most precise gradient.
+    """Compute the threshold that the call used from the most precise gradient.
 
-    If the call returned no norm, the norm might be wrong instead of the threshold. Then the kind of the cause is
-    "coefficient".
+    If the call returned no norm, a wrong norm might have the same effect as a wrong threshold. Then the kind of the
+    cause is "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:

@@ -1,4 +1,4 @@
-"""A clip call with a wrong result, and tests of hypotheses about the cause."""
+"""Test hypotheses about the cause of a wrong clip result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NORM_TOLERANCE = 1e-6
 """If the returned norm differs from the exact norm by at most this fraction, the difference counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""A cause is reported only if the error of correct settings is more than this number times the allowed error."""
+"""If correct settings explain the results with up to CLEAR_FACTOR times the allowed error, no cause is reported."""
 
 
 CauseKind = Literal[
@@ -61,10 +61,10 @@ class Cause(NamedTuple):
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:
-    """Return a phrase about a wrong setting, such as "as with eps 0 instead of 1e-06".
+    """Describe a wrong setting, for example as "as with eps 0 instead of 1e-06".
 
     what: The name of the setting.
-    actual: The value or values that explain the numbers.
+    actual: The wrong value or values.
     expected: The correct value or values.
     form: The format specification of the numbers. If both numbers look equal with this format, more digits are printed.
     """
@@ -86,15 +86,17 @@ class Hypothesis(NamedTuple):
     """A possible cause, with the predicted norms or coefficients."""
 
     kind: CauseKind | Literal[""] = ""
-    """The kind of the cause. The kind is '' for a hypothesis of rounding, so that the cause stays unknown."""
+    """The kind of the cause. The kind '' stands for rounding. Rounding is not reported as a cause."""
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm by which each gradient is clipped. An empty sequence stands for the correct norms."""
+    """The norm that clips each gradient. If the sequence is empty, the correct norms clip the gradients."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return. An empty sequence stands for the correct norm, and None for the first
-    number in `norms`."""
+    """The norms that the call might return.
+
+    If the sequence is empty, the call returns the correct norm. If `returned` is None, the call returns `norms[0]`.
+    """
 
     eps: float | None = None
     threshold: float | None = None
@@ -108,14 +110,13 @@ class Hypothesis(NamedTuple):
     """The indices of the gradients that the cause affects. The sequence is empty if the cause affects all gradients."""
 
     is_mean: bool = False
-    """Whether `norms` might be multiples of the correct norms, so that another threshold explains the same
-    coefficients."""
+    """Whether `norms` are means. Another threshold might explain the same coefficients as a mean."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
-    """Return the common cause of hypotheses that explain the same numbers.
+    """Return one cause for all fitting hypotheses.
 
-    Return None if the hypotheses have different kinds, or if rounding alone could explain the numbers.
+    If the hypotheses have different kinds, or if rounding explains the numbers, return None.
     """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -160,10 +161,10 @@ class Observation:
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
-    """Whether norms replace the gradients, because the recording contains no gradients."""
+    """Whether `before` and `after` contain norms in place of gradients. A recording contains only norms."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """The allowed relative errors: causes are tested with each of them, in this order."""
+    """The allowed relative errors. The first test allows the first error, and the next test allows the next error."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of some gradients as text, such as "'a', 'b' and 'c'".
@@ -193,7 +194,6 @@ class Observation:
 
     @cached_property
     def norm_is_expected(self) -> bool:
-        """Whether the returned norm is correct, or cannot be wrong because the call returns no norm."""
         norm, expected = self.norm, self.expected_norm
         return norm is None or expected is None or norm == expected or (math.isnan(norm) and math.isnan(expected))
 
@@ -227,18 +227,17 @@ class Observation:
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """Return the norm over the gradients with these indices, rounded to `norm_dtype`.
 
-        own: The norm of each gradient, by index, for the norm_type `p`. The default is the norms for the norm_type of
-            the call.
+        own: The norm of each gradient, by index, for the norm_type `p`. The default is `self.own`.
         p: The norm_type, or 0 for the norm_type of the call. If you pass another norm_type, also pass `own_norms(p)`.
         """
         norms = [(own or self.own)[number] for number in numbers]
         return nearest_float(combined_norm(norms, p or self.p), self.norm_dtype)
 
     def norms_by(self, by: By, measure: Callable[[Sequence[int]], float] | None = None) -> Sequence[float]:
-        """Return the norm by which each gradient is clipped.
+        """Return the norm that clips each gradient.
 
         For the rules "per slice" and "value", return the norm of each gradient.
-        measure: A function that returns the norm over the gradients with some indices. The default is `norm_over`.
+        measure: A function that takes indices and returns the norm of these gradients. The default is `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -249,10 +248,10 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The total norm by which the call should clip.
+        """The total norm for the correct coefficient.
 
-        If the caller passed a norm, the total norm is the passed norm. If the returned norm is almost exact, the total
-        norm is the returned norm. Otherwise, the total norm is the exact norm.
+        If the caller passed a norm, this is the passed norm. If the returned norm differs from the exact norm only by
+        rounding, this is the returned norm. Otherwise, this is the exact norm.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -262,7 +261,7 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm by which each gradient should be clipped.
+        """The norm that should clip each gradient.
 
         If the call clips per slice, the norm covers the whole gradient.
         """
@@ -290,7 +289,7 @@ class Observation:
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the results, and correct settings do not explain them.
+        """Return whether a hypothesis explains the results. If correct settings explain the results, return False.
 
         slack: The allowed relative error.
         """

@@ -1,4 +1,4 @@
-"""Hypotheses about sums: the total norm might be a mean of the tensors' norms, or a sum in a 16-bit dtype."""
+"""Yield hypotheses about a wrong total norm, such as a mean of the tensors' norms."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NEAR_STEPS = 8
 
 
 MIN_ELEMENTS = 4
-"""The smallest number of elements for these tests. Fewer elements give the same bits for many norms."""
+"""The smallest number of elements for `steps_in_16_bits`. With fewer elements, many norms explain the results."""
 
 
 def rounding_noise(elements: int) -> float:
-    """Return a relative error that is rarely exceeded by a float32 norm over this number of elements.
+    """Estimate the largest relative error of a float32 norm over this number of elements.
 
     The error grows with the square root of the number of elements, because rounding errors partly cancel.
     """
@@ -43,7 +43,7 @@ MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""Means of the norms. If all lists of gradients have the same length, another threshold explains the same numbers."""
+"""Means of the norms. If all calls clip the same number of tensors, a wrong threshold has the same effect."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
@@ -77,7 +77,7 @@ def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that sums of squares, or the tensors' norms, are rounded to bfloat16 or float16."""
+    """Yield hypotheses about a norm that the call computes in bfloat16 or float16."""
     if call.p != 2 or call.passed_norm is not None or call.are_norms:
         return
     for dtype in NARROW:
@@ -137,7 +137,7 @@ def _one_after_the_other(squares: Float64s, dtype: str) -> float:
 
 
 def steps_in_16_bits(call: Observation) -> Cause | None:
-    """Return a cause if a computation in one 16-bit dtype explains every bit of the results."""
+    """Return a cause if clipping in the 16-bit dtype of the gradients gives exactly these results."""
     dtypes = {gradient.dtype for gradient in call.counted.values()}
     dtype = next(iter(dtypes), "")
     if call.by not in ("global", "per tensor") or len(dtypes) != 1 or dtype not in NARROW or not call.wrong:
@@ -175,9 +175,9 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """Return {way: flag} for each of the WAYS that explain every element of some gradients.
+    """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if a way explains the elements only with squares that are added up in `dtype`.
+    If the flag is True, the call must also have added up the squares in `dtype`.
     numbers: The indices of the gradients that one norm clips.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)

@@ -103,13 +103,13 @@ OUTCOMES = {
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
         named_case("clip_grad_norm_", WITH_INF, max_norm=1.0),
         "inf",
-        "an infinite norm makes every element NaN, but the coefficient should be 0",
+        "every element is NaN, but the coefficient should be 0, because the total norm is infinite",
     ),
     "an infinite norm that makes zeros": (
         CallOutcome(dense(INF), [dense([0.0, NAN]), dense([0.0])]),
         named_case("clip_by_global_norm", WITH_INF, clip_norm=1.0),
         "inf",
-        "an infinite norm gives a coefficient of 0, but it should give NaN everywhere",
+        "the coefficient is 0, but should be NaN, because the total norm is infinite",
     ),
     "an infinite norm, and nothing clipped": (
         CallOutcome(dense(INF), WITH_INF),
@@ -133,13 +133,13 @@ OUTCOMES = {
         CallOutcome(None, [dense([0.0, 0.0])]),
         named_case("clip_grad_norm_", [dense([1e20, 1.0])], max_norm=1.0),
         "overflow",
-        "every element is 0, as when squares exceed the range of float32 and the norm is inf",
+        "every element is 0: the norm is probably inf, because squares exceed the range of float32",
     ),
     "squares too large, and each clipped by its own norm": (
         CallOutcome(None, [dense([0.0, 0.0]), dense([0.6, 0.8])]),
         named_case("clip_by_norm", [dense([1e20, 1e19]), dense([3.0, 4.0])], clip_norm=1.0),
         "overflow",
-        "'embedding' became 0, as when squares exceed the range of float32 and a norm is inf",
+        "'embedding' became 0: a norm is probably inf, because squares exceed the range of float32",
     ),
     "a sign of zero": (
         CallOutcome(None, [dense([0.0, 1.0])]),
@@ -297,7 +297,7 @@ OUTCOMES = {
         CallOutcome(None, exact_outcome(named_case("clip_grad_norm_", max_norm=0.1)).gradients),
         named_case("clip_grads_with_norm_", max_norm=0.1, total_norm=2.0),
         "given norm",
-        "as when the norm is measured, although the caller passes one",
+        "as when the function measures the norm instead of using the passed norm",
     ),
 }
 """A result, the case, and the cause that is named."""

@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     "without min": (
         lambda g, c: (c / math.hypot(*norms(g)), math.hypot(*norms(g))),
         "scaled gradients",
-        "as when gradients are always scaled to the threshold, even if their norm is below it",
+        "as when gradients with a small norm are scaled up to the threshold",
     ),
     "eps": (
         lambda g, c: (min(1.0, c / (math.hypot(*norms(g)) + 1e-3)), math.hypot(*norms(g))),

@@ -134,7 +134,7 @@ LOST_SIGNS = (
     "'gradient 1' and 'gradient 2'",
     "'gradient 0' and 'gradient 1'",
 )
-ALWAYS_SCALED = "as when gradients are always scaled to the threshold, even if their norm is below it"
+ALWAYS_SCALED = "as when gradients with a small norm are scaled up to the threshold"
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
@@ -196,7 +196,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "by value": (
         lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)),
         {
-            ("another rule", "as when each element is clipped to the threshold, in place of the norm"),
+            ("another rule", "as when the threshold limits each element instead of the norm"),
             *(
                 ("", f"{cause}, but the case 'worked example: clip_by_global_norm(clip_norm=1.77)' contradicts this")
                 for cause in (
