@@ -183,4 +183,4 @@ def test_weights_are_copied_into_the_variables_of_a_keras_model(
     new = KERAS.replace("CLIP", "global_clipnorm=0.5").replace("0.25", "0.26")
     check_resync(tmp_path, capsys, new.replace("net.get_weights()", "net.trainable_variables"))
     assert run_verify(tmp_path, new, new, "--resync") == 2
-    assert "new.py:step: the function yields 'weight' as ndarray, which may be a copy" in capsys.readouterr().err
+    assert "the function yields an object of type ndarray, and this object might be a copy" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def interrupted() -> int:
 def check_writable(out: Path, name: str) -> None:
     """Make the directory `out`, and check that the file `name` can be written there.
 
-    If the check creates the file, the check also removes the file. An interrupted command then leaves no empty report.
+    If the file does not exist, the check creates the file and removes it again.
     """
     path = out / name
     try:

@@ -32,7 +32,7 @@ GENERAL = {
     NOT_EXECUTABLE: "`record` only: the training command is not executable",
     NOT_FOUND: "`record` only: the training command does not exist",
     INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP. No report is written",
-    UNREAD: "the output was not read to its end, as in `unified-clip ... | head`",
+    UNREAD: "the next program of a pipe, such as `head`, ended before it read the whole output",
 }
 """The meaning of each exit status in every command."""
 
@@ -41,19 +41,18 @@ INVALID = "the command or a file is invalid"
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
         SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
-        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, a framework's function has a "
-        "difference that is not in the list of known differences, or the list has a difference that no longer occurs. "
-        "With --baseline: a difference is new, changed or larger",
+        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, or a framework's function does "
+        "not match the list of known differences. With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
-        INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, a function cannot be imported or "
-        "returned no result that can be read, nothing was compared, or the cases test nothing",
+        INCOMPLETE: "a framework is missing, crashed or hung, a function has no result, or the cases test nothing",
     },
     "parity init": {
         SUCCESS: "the suite was written",
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. If it fails, `record` exits with its status",
+        SUCCESS: "the training command succeeded. If the training command fails, `record` returns the training "
+        "command's status",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
@@ -64,7 +63,10 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework crashed, a framework in --frameworks is missing, or nothing was measured",
     },
-    "explain": {SUCCESS: "the configurations were explained, even if A and B differ", REJECTED: INVALID},
+    "explain": {
+        SUCCESS: "the configurations were explained. A difference between A and B does not change the status",
+        REJECTED: INVALID,
+    },
     "config import": {
         SUCCESS: "the configuration was converted",
         REJECTED: "the command or the file is invalid, or the clip configuration cannot be written",
@@ -76,13 +78,13 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "config check": {
         SUCCESS: "every clip has the settings of the configuration",
         DIFFERENT: "a clip differs from the configuration, is missing or cannot be understood, or an entry of `check` "
-        "in the configuration has no effect",
+        "has no effect",
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {
         SUCCESS: "every clip was rewritten. Without --write: every clip can be rewritten. With --check: no clip is "
         "left to port",
-        DIFFERENT: "a clip was flagged, or a file could not be read. With --check: also if a clip is left to port",
+        DIFFERENT: "a clip was flagged, a file could not be read, or --check found a clip to port",
         REJECTED: "the command is invalid or cannot be carried out",
     },
     "verify": {

@@ -37,10 +37,10 @@ def add_parser(commands: Any) -> None:
     bench.add_argument(
         "--device",
         metavar="NAME",
-        help="cpu, or cuda: PyTorch on a GPU, timed by CUDA events, on ResNet-50, GPT-2 and Llama-7B-layer unless you "
-        "pass --lists (default: cpu)",
+        help="cpu, or cuda to measure PyTorch on a GPU. The default lists for cuda are ResNet-50, GPT-2 and "
+        "Llama-7B-layer (default: cpu)",
     )
-    growth = "also measure how the time grows with elements and tensors (default: with --device cpu)"
+    growth = "also measure how the time grows with elements and tensors (default: yes on the CPU, no on a GPU)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
     bench.add_argument(
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"

@@ -21,8 +21,7 @@ class NoDeviceError(Exception):
 def pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for PyTorch on a CUDA device.
 
-    Each pair that clips is measured twice if Triton supports the device: with and without unified_clip's Triton
-    kernels.
+    If Triton supports the device, each clip is measured with and without unified_clip's Triton kernels.
     """
     import torch
 

@@ -47,8 +47,7 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The shapes of each list, from small to large. In this order, memory that a framework caches for a list is too small
-for the next list."""
+"""The shapes of each list. Small lists come first, so that a framework cannot reuse the memory of the previous list."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
@@ -74,5 +73,5 @@ def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:
-    """Return the approximate total norm of the arrays, from which the benchmark chooses its thresholds."""
+    """Return the approximate total norm of the arrays."""
     return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

@@ -27,7 +27,7 @@ Call = Callable[[Any], Any]
 
 
 class Pair(NamedTuple):
-    """A function of unified_clip and a framework's function that do the same work.
+    """A function of unified_clip, and the framework's function for the same task.
 
     `prepare` runs before each call, and returns the argument of the call.
     """
@@ -98,8 +98,7 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure the memory speed that limits all clips: how fast threads read the gradients, and how fast they read and
-    write.
+    """Measure how fast threads read the gradients, and how fast threads read and write the gradients.
 
     Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 

@@ -87,14 +87,13 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
 
 
 def _memory(pair: measure.Pair) -> dict[str, Any]:
-    """Return the memory that both functions of a pair need at their first call, as an entry of bench.json."""
+    """Measure how much memory each function of a pair needs at its first call."""
     calls = {"ours_bytes": pair.unified, "native_bytes": pair.native}
     sizes = {key: call and measure.extra_memory(call, pair.prepare()) for key, call in calls.items()}
     return {"native": pair.native_name, **sizes}
 
 
 def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Measure one point of the growth plots, on float32 gradients."""
     arrays = lists.arrays(shapes, "float32")
     pairs: Pairs = framework.pairs(arrays)
     pair = pairs.clips(lists.rough_norm(arrays) / 2)[0]

@@ -2,4 +2,4 @@
 
 
 class InvalidStepError(Exception):
-    """A training step does not have the form that `docs/verify.md` describes, or --resync cannot set the weights."""
+    """A training step cannot be compared. The message contains the reason."""

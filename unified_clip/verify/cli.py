@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> Non
     add("--weights", "initial weights by name: .npz, .safetensors, .pt, ... (required)", type=Path, metavar="FILE")
     add(
         "--batches",
-        ".npz file of arrays whose first axis is the step, or of arrays named STEP/NAME (required)",
+        ".npz file of arrays. The first axis of each array is the step, or each array is named STEP/NAME (required)",
         type=Path,
         metavar="FILE",
     )

@@ -26,7 +26,7 @@ from .step_comparison import Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 
 MOST_LISTED = 4
-"""The largest number of names in an error message."""
+"""The largest number of names that an error message lists."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Verification:
     clip calls."""
 
     finding: Cause | None
-    """A cause other than a clip, such as another dtype or another learning rate. The value is None if there is no such
-    cause."""
+    """The cause of the difference, if the cause is not a clip. For example, the dtypes or the learning rates differ."""
 
     max_ulp: float
     resynced: bool = False
@@ -51,7 +50,7 @@ class Verification:
 
     @property
     def without_clip(self) -> list[int]:
-        """The numbers of the steps in which no clip was called, neither in the old nor in the new training step."""
+        """The numbers of the steps at which neither training step clips."""
         return [row.step for row in self.rows if not row.has_clip]
 
     @property
@@ -120,7 +119,7 @@ def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
     unknown = [name for name in (*names, *names.values()) if name not in in_old | in_new]
-    problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "has pairs in both directions"
+    problem = f"has {unknown[0]!r}, which neither script yields" if unknown else "mixes old = new and new = old"
     in_each = (f"of {run.script} ({_listing(sorted(run.shapes))})" for run in (old, new))
     raise VerifyError(f"--map {problem}. Each line must contain a name {' and a name '.join(in_each)}.", "UC604")
 
@@ -142,8 +141,8 @@ def reject_changing_outputs(run: ScriptRun) -> None:
         if changed := [name for name in first if first[name] != shapes[name]]:
             name = changed[0]
             raise VerifyError(
-                f"{run.script} yields {name!r} in the shape {shapes[name]} at step {step}, and in {first[name]} at "
-                "step 1. Yield each parameter in the same shape after each step.",
+                f"{run.script} yields {name!r} in the shape {first[name]} at step 1, but in the shape {shapes[name]} "
+                f"at step {step}. Yield each parameter in the same shape after each step.",
                 "UC604",
             )
         for part, tensors in (("gradients", output.gradients or {}), ("unclipped gradients", output.unclipped or {})):
@@ -158,7 +157,8 @@ def reject_changing_outputs(run: ScriptRun) -> None:
                 name = reshaped[0]
                 raise VerifyError(
                     f"{run.script} yields {part} of {name!r} in the shape {tuple(tensors[name].shape)} at "
-                    f"step {step}, and the parameter in {shapes[name]}. Yield both in one shape.",
+                    f"step {step}, but the parameter has the shape {shapes[name]}. Yield {part} in the shape of the "
+                    "parameter.",
                     "UC604",
                 )
 
@@ -182,13 +182,9 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Raise an error if a parameter has no counterpart of the same shape.
+    """Raise an error if the parameters of both training steps and the tensors of --weights do not match.
 
-    Also raise an error if no training step yields a tensor of --weights.
-
-    names: {name of an old parameter: name of the new parameter}.
-    axes: The order of axes that gives the new parameter the shape of the old parameter, by old name. The value is None
-        if no order gives this shape.
+    names, axes: The fields of a `Layout`.
     """
     for name, other_name in names.items():
         if axes[name] is None:
@@ -207,9 +203,9 @@ def reject_unpaired(
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, which neither function yields. Both functions must yield each of these "
-            "tensors, and at least one function must use the name from the file. For another name in the other "
-            "function, use --map. If no function reads a tensor, remove the tensor from the file instead.",
+            f"--weights has {_listing(unused)}, but neither function yields a parameter of this name. Yield each of "
+            "these tensors from both functions, and use the name from the file in at least one function. If the names "
+            "in the functions differ, pass --map. If no function reads a tensor, remove the tensor from the file.",
             "UC604",
         )
 

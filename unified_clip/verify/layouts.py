@@ -19,13 +19,13 @@ class Layout(NamedTuple):
     """{name of a parameter in the old training step: name of the same parameter in the new training step}."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """The order of axes that gives the new tensor the shape of the old tensor, by old name. The value is None if no
-    order gives this shape."""
+    """{old name: order of axes}. In this order, the new tensor has the shape of the old tensor. If no order gives this
+    shape, the value is None."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
-        """Return the old tensors with the names and the order of axes of the new tensors.
+        """Return the old tensors in the layout of the new training step.
 
-        A tensor is left out if no order of axes gives the shape of the new tensor.
+        If no order of axes gives the shape of the new tensor, the tensor is left out.
         """
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}

@@ -1,7 +1,7 @@
 """Find the parameter of each recorded gradient.
 
-A recording often has only the position of a gradient, not its name. But the training step yields parameters and
-gradients with names. So a recorded gradient gets the name of the yielded gradient or weight with the same norm.
+A recording often has only the position of a gradient, not its name. But the training step yields named parameters and
+named gradients. This module finds the name by comparing the recorded norms with the norms of the yielded tensors.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class NameMatcher:
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
-        """Find the yielded gradient for each gradient of a call, by norm, weight and shape.
+        """Find the name of each gradient of a call. The norms, the weights and the shapes are compared.
 
-        Return None if the call clips a single tensor, and the tensor is not a gradient.
+        If the call clips a single tensor that is not a gradient, return None.
         others: The same clip call at other steps, with the weights before each call.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
@@ -92,7 +92,7 @@ class NameMatcher:
         return {own: name for own, name in unambiguous(pairs).items() if name not in names.values()}
 
     def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {recorded name: name of the parameter} for sparse gradients with only some rows of a parameter."""
+        """Match sparse gradients by their number of columns, and return {recorded name: name of the parameter}."""
         free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
         rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         return unambiguous([(own, name) for own, columns in rest for name, each in free if columns and columns == each])
@@ -116,12 +116,12 @@ def _matches(
     known: Mapping[str, str],
     misfit: Callable[[str, str], tuple[float, bool]],
 ) -> dict[str, str]:
-    """Return {recorded name: name in `source`} for gradients whose norm equals the norm of a tensor in `source`.
+    """Match gradients with tensors of the same norm, and return {recorded name: name in `source`}.
 
-    The shapes must agree, but axes can have another order, and the number of rows can differ. At most one gradient is
-    assigned to each tensor.
-    norms: The norm of each gradient, by recorded name.
-    known: The names that are already assigned, by recorded name.
+    The axes can have another order, and the number of rows can differ. Each tensor gets at most one gradient.
+
+    norms: {recorded name: norm of the gradient}.
+    known: {recorded name: name in `source`} for gradients that already have a name.
     """
     names: dict[str, str] = {}
     candidates = list(_near(line, source, norms))
@@ -139,7 +139,7 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return (the largest relative difference of two weights, whether the two names differ).
+    """Return how badly a recorded name fits a parameter. The weights are compared first, and then the names.
 
     Names are equal if the recorded name has additional parts in front: "net/bn/beta" equals "bn.beta".
     """
@@ -177,7 +177,7 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients after a call, by recorded name.
+    """Return {recorded name: gradient after the call}.
 
     Return {} if the recording has neither the gradients nor the numbers to compute them.
     """
@@ -192,7 +192,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the stored gradients before a call, by recorded name. Sparse gradients are never stored."""
+    """Return {recorded name: gradient before the call}. Sparse gradients are never stored."""
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 

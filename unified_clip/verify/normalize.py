@@ -20,7 +20,7 @@ from .run import ScriptRun
 from .worker import RECORDING
 
 BY_HAND = "by hand"
-"""The function name in a recording if the training step clips without calling a clip function."""
+"""The function name of a clip that the training step computes itself."""
 
 
 @dataclass
@@ -38,11 +38,9 @@ class NormalizedRecording:
     """The steps at which the training step yields unclipped gradients."""
 
     not_gradients: Counter[str] = field(default_factory=Counter)
-    """For each function, the number of calls whose tensors are not gradients. The field `lines` does not contain these
-    calls."""
+    """{function: number of calls on tensors that are not gradients}. The field `lines` does not contain these calls."""
 
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
-    """The recorded steps of optimizers, with the number of their training step."""
 
     recorded_steps: list[int] = field(default_factory=list)
     """The step number of each recorded call."""
@@ -51,7 +49,7 @@ class NormalizedRecording:
     """The calls of each step, before consecutive calls are merged."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
-    """The common name in both runs, by the name in this run."""
+    """{name in this run: common name in both runs}."""
 
     def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
         return [each for each in self.optimizer_steps if each.step == step]
@@ -92,7 +90,7 @@ def normalize(
 def _read_calls(
     run: ScriptRun, weights: Parameters, steps: int, common_names: Mapping[str, str]
 ) -> NormalizedRecording:
-    """Return the recording of a run with the names that the training step yields. Calls are not merged yet."""
+    """Read the recording of a run, and give each gradient the name that the training step yields."""
     recording = runs.read(run.directory / RECORDING)
     lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, common_names=common_names, recorded_steps=[line.step for line in lines])
@@ -135,8 +133,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
     """Return {id of a recorded line: the lines of the same call at all steps}.
 
-    Two lines at different steps belong to the same call if they have the same function, names and shapes, and the same
-    position among such lines.
+    Two lines at different steps belong to the same call if their functions, names, shapes and positions agree.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
@@ -150,10 +147,8 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 def _with_optimizers(
     lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
-    """Return the calls of a recording together with the steps of optimizers.
+    """Merge the clip calls and the optimizer steps of a recording into one list.
 
-    If no call precedes an optimizer's step in the recording, the result has the optimizer's step before the calls of
-    the training step. Otherwise, the optimizer's step comes after the calls.
     recorded: The calls in the order of the recording.
     """
 
@@ -172,7 +167,7 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
     """Yield recorded lines with step numbers.
 
-    If the training step returns only once, each step gets the same number of lines.
+    If the function returns once after all steps, the lines are divided evenly among the steps.
     """
     if run.yields or len(lines) % steps:
         yield from lines
@@ -182,7 +177,7 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 
 
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield a clip call for each step in which the script clips without calling a clip function.
+    """Yield a clip call for each step if the script contains its own clip code.
 
     If one coefficient explains all gradients of each step, the call clips by the total norm. Otherwise, the call clips
     each tensor by its norm.
@@ -238,10 +233,10 @@ def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[fro
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Sort the calls of a step in the order of the other run, if both runs clip the same groups of gradients.
+    """Sort the calls of a step like the calls of the other run.
 
-    order: The parameters of each call of this run.
-    expected: The parameters of each call of the other run.
+    order: The parameters of each call in this run.
+    expected: The parameters of each call in the other run.
     """
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:

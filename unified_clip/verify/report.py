@@ -25,7 +25,7 @@ MAX_ROWS = 12
 """Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""For a longer table, this number of rows is printed from the beginning, and again from the first difference."""
+"""The number of rows that a longer table has at its beginning and at its first difference."""
 
 MOST_PARAMETERS = 3
 """The largest number of parameters that a sentence names. The JSON report contains all parameters that differ."""
@@ -42,7 +42,7 @@ VERDICTS = {
     "tensors": "tensors differ",
     "update": "update differs",
 }
-"""The text of the verdict, by the first stage that differs."""
+"""{first stage that differs: text of the verdict}."""
 
 CLIPS = ("calls", "compared", "torn", "partings", "agreements")
 """The keys in the JSON report that contain the comparison of clip calls."""
@@ -76,11 +76,11 @@ def sentences(result: Verification) -> list[str]:
         calls = f"with the clip calls {calls}" if calls else "without a clip call"
         lines.append(f"{run.script.side.capitalize()} is {run.script}, {calls}.")
     lines += [
-        f"{run.script} yields unclipped gradients. The gradients after its clip calls were compared instead."
+        f"{run.script} yields unclipped gradients, so the results of its clip calls were compared."
         for run in result.unclipped
     ]
     lines += [
-        f"{run.script} makes {count} call{'s' * (count > 1)} of {call} on tensors that are not gradients. Such calls "
+        f"{run.script} calls {call} {count} time{'s' * (count > 1)} on tensors that are not gradients. These calls "
         "were not compared."
         for run, call, count in result.not_gradients
     ]
@@ -99,8 +99,8 @@ def _without_clip(result: Verification) -> list[str]:
     if not steps:
         return []
     return [
-        f"Neither training step made a recorded clip call at {len(steps)} of {len(result.rows)} steps "
-        f"({_first_of(steps)}): only gradients and updates were compared at these steps."
+        f"At {len(steps)} of {len(result.rows)} steps ({_first_of(steps)}), no clip calls were recorded. Only "
+        "gradients and updates were compared at these steps."
     ]
 
 

@@ -1,4 +1,4 @@
-"""Copy the weights from the old to the new training step, after each step: `unified-clip verify --resync`."""
+"""Copy the weights of the old training step into the new training step: `unified-clip verify --resync`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLL = 0.005
 
 HOW = (
     "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, "
-    "parameters of Paddle). If the step computes with arrays, continue with the weights that yield returns, as in: "
+    "parameters of Paddle). If the step computes with arrays, read the old weights from yield: "
     "weights = (yield weights, gradients) or weights"
 )
 
@@ -45,7 +45,7 @@ class OldWeights:
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for an output of the old training step, and return the weights with the names and layouts of `new`.
+        """Wait for the weights of the old training step, and return the weights in the layout of `new`.
 
         Return None if the parameters do not match, or if the old training step ends before this step. In these cases,
         `unified-clip verify` raises an error later.
@@ -78,15 +78,15 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
     """Assign weights to the parameters with the same names.
 
     is_sent: Whether the training step also gets the weights from `yield`. If False, a parameter that might be a copy
-        causes an error. If True, such a parameter stays unchanged.
+        causes an error.
     """
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
         if write is None and not is_sent:
             raise InvalidStepError(
-                f"the function yields {name!r} as {type(parameters[name]).__name__}, which may be a copy, so "
-                f"--resync cannot write the weights of the old step into it. {HOW}."
+                f"--resync cannot write the old weights into {name!r}: the function yields an object of type "
+                f"{type(parameters[name]).__name__}, and this object might be a copy. {HOW}."
             )
     for name, write in writers.items():
         if write is not None:

@@ -122,7 +122,7 @@ def parse_script(side: Literal["old", "new"], text: str, python: str | None) -> 
     if set(TOGETHER) <= _imports(Path(file)):
         raise VerifyError(
             f"{file} imports {' and '.join(TOGETHER)}, and one process cannot import both. Move each step "
-            "into its own file, or import them inside the functions."
+            "into its own file, or import the packages inside the functions."
         )
     return Script(side, Path(file).absolute(), name, text, python or sys.executable)
 
@@ -195,7 +195,7 @@ def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
         raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")
     rule = "the first axis of every array must have one entry for each step"
     if empty := [name for name, length in lengths.items() if not length]:
-        raise VerifyError(f"--batches {path}: {rule}, but {empty[0]} has none. Save at least one step.", "UC602")
+        raise VerifyError(f"--batches {path}: {rule}, but {empty[0]} has no entry. Save at least one step.", "UC602")
     if len(set(lengths.values())) > 1:
         entries = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise VerifyError(f"--batches {path}: {rule}: {entries}. Save arrays of equal length. {UNEVEN}", "UC602")
@@ -217,7 +217,7 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
         problem = f"{without_step[0]} has no step" if without_step else f"{first_missing} is missing"
         numbered = next(name for name in arrays if name not in without_step)
         raise VerifyError(
-            f"--batches {path} has {numbered}, the array of a single step, but {problem}. Save every array of every "
+            f"--batches {path}: {numbered} is the array of a single step, but {problem}. Save every array of every "
             'step, under the step and the name of the array, as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
             "UC602",
         )
@@ -253,7 +253,8 @@ def run(
 
     timeout: The number of seconds after which both processes are ended.
     resync: The names in the file of --map. If None, the old weights are not copied into the new training step.
-    advance: A function that shows progress. The arguments are "old" or "new", and the number of finished steps.
+    advance: A function that shows progress. Its arguments are the side ("old" or "new") and the number of finished
+        steps.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
@@ -289,7 +290,7 @@ def run(
         runs.append(_read(script, out / script.side, len(batches)))
         if resync is not None and not runs[-1].yields:
             raise VerifyError(
-                f"--resync copies weights after each step, and {script} returns once, after the last one. Yield "
+                f"--resync copies weights after each step, but {script} returns only after the last step. Yield "
                 "(parameters, gradients) after each step, or remove --resync."
             )
     return runs

@@ -33,9 +33,8 @@ def find_cause(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Cause | None:
-    """Return a cause other than a clip, such as another dtype or another learning rate.
+    """Return the cause of the difference if the cause is not a clip.
 
-    Gradients from before the clip are examined only if no clip call explains the difference.
     rerun: A function that runs the new training step again with some square weights transposed.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
@@ -71,11 +70,7 @@ def find_cause(
 
 
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
-    """Return the comparison without the causes that `finding` replaces.
-
-    These are the causes of the same kind, and the causes that were found by elimination. Causes for differences of
-    optimizer steps are kept.
-    """
+    """Return the comparison without the causes that `finding` replaces."""
     kept = {
         divergence: [
             cause for cause in causes if divergence.stage in STAGES or cause.kind not in {*BY_ELIMINATION, finding.kind}
@@ -89,9 +84,9 @@ def without_consequences(clips: RecordingComparison, finding: Cause) -> Recordin
 def _other_gradients(
     row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
-    """Return the cause if gradients differ before the clip at the first step with a difference.
+    """Return a cause if the gradients differ before the clip.
 
-    Before this step, all parameters agree, unless the initial weights differ.
+    row: The first step with a difference. Before this step, all parameters agree, unless the initial weights differ.
     """
     if not row.parameters.update:
         return None
@@ -114,7 +109,7 @@ def _other_gradients(
     if first is not None and second is not None:
         losses = f" (the losses are {first:.9g} and {second:.9g})"
         if are_equal and distance(single(first), single(second)).ulps <= ROUNDING:
-            advice = "The losses agree, so compare the code between the loss and the clip, which changes gradients"
+            advice = "The losses agree. Compare the code that changes gradients between the loss and the clip"
     return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")
 
 
@@ -134,8 +129,8 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
     names = list(calls[late[0] - 1].parameters) if len(calls) == old_calls else []
     return Cause(
         "clipping after the step",
-        f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before its "
-        f"optimizers have stepped {late[0]} time{'s' * (late[0] > 1)}, so the step uses unclipped gradients"
+        f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before "
+        f"optimizer step {late[0]}, so this optimizer step uses unclipped gradients"
         f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips first",
     )
 
@@ -183,7 +178,7 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if the updates differ first, and rounding of the gradients explains why.
+    """Return the cause "rounding" if rounding of the gradients explains the first different updates.
 
     beyond: The first row with a difference that is larger than rounding.
     """
@@ -214,8 +209,8 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
     return Cause(
         "rounding",
         f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its own largest number, and all "
-        f"differences are {size}. Frameworks that sum in different orders differ by up to this size. --max-ulp counts "
-        "ULP of each tensor itself",
+        f"differences are {size}. Frameworks that sum in different orders differ by up to this size. The unit of "
+        "--max-ulp is an ULP of the largest number in each tensor",
     )
 
 
@@ -233,8 +228,8 @@ def _uncleared_gradients(
         return None
     return Cause(
         "gradients are not cleared",
-        f"at step {step} every gradient of the {side} step is the sum of the other side's gradient and its own "
-        f"gradient of step {step - 1}. Clear the gradients of the {side} step after each step",
+        f"at step {step}, every gradient of the {side} step still contains the gradient of step "
+        f"{step - 1}. Clear the gradients of the {side} step after each step",
     )
 
 
@@ -264,9 +259,9 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
         return None
     return Cause(
         "rounding that has grown",
-        f"before step {step}, both already differ by {before:.3g} ULP. Each step starts from the previous one, so "
-        "rounding grows. Compare each step by itself with --resync, or fewer steps with --steps, or pass a higher "
-        "--max-ulp",
+        f"before step {step}, the results already differ by {before:.3g} ULP. Each step starts from the previous "
+        "result, so rounding grows. To compare each step by itself, pass --resync. Or compare fewer steps with "
+        "--steps, or pass a higher --max-ulp",
     )
 
 

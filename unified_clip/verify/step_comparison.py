@@ -1,4 +1,4 @@
-"""The comparison of two training steps at one step."""
+"""Distances between the results of two training steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TensorComparison(NamedTuple):
     """The distances of the updates. An update is the change of a parameter by one step."""
 
     noise: Collection[str] = ()
-    """The parameters that are not compared, because their gradients consist of rounding errors."""
+    """The parameters whose gradients consist only of rounding errors. These parameters are not compared."""
 
     is_rounding: bool = False
     """Whether rounding explains all differences of the clipped gradients."""
@@ -37,8 +37,8 @@ class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
     Adam and similar optimizers divide a mean of gradients by a mean of absolute gradients. If the gradients of an
-    element differ by a fraction r, the updates differ by up to 2 * r times the largest update. The fraction r is large
-    for a tiny gradient, because the gradient is a sum of larger numbers, and these numbers are rounded.
+    element differ by a fraction r, the updates differ by up to 2 * r times the largest update. Rounding makes the
+    fraction r large if the gradient is tiny.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Sensitivity:
             self._differences[pair.name] = np.maximum(self._differences.get(pair.name, 0.0), difference)
 
     def explains(self, update: TensorPair) -> bool:
-        """Return whether differences of gradients, or rounding of the parameter, explain a different update."""
+        """Return whether rounding, or the difference of the gradients, explains the difference of an update."""
         if update.name not in self._differences:
             return False
         sizes, differences = np.sqrt(self._squares[update.name] / self._steps), self._differences[update.name]
@@ -69,7 +69,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The comparison of two runs at one step: the clip calls, and the distance of the results at each stage.
+    """The comparison of the clip calls and the results of two runs at one step.
 
     The stages are the norm, the coefficient, the clipped gradients ("tensors") and the update.
     """
@@ -85,7 +85,7 @@ class StepComparison:
     coefficient: Distance | None
     parameters: TensorComparison
     clips_alike: bool
-    """Whether the number of clip calls, the rules, the norm types and the known thresholds of both steps agree."""
+    """Whether both steps have the same number of clip calls with the same rules, norm types and thresholds."""
 
     norm_is_rounding: bool = False
     """Whether rounding explains all differences of the norms."""

@@ -23,7 +23,7 @@ STORAGE_ULPS = 4
 """The allowed difference of two updates, in ULP of the parameter, because each training step rounds the parameter."""
 
 GREATEST = 2.0**127
-"""The largest number for which the size of an ULP of float32 is computed."""
+"""For larger numbers, the ULP of this number is used."""
 
 
 class ParameterDistance(NamedTuple):
@@ -41,8 +41,10 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """Distances are measured in ULP of this number, which is the largest gradient, or the largest parameter for an
-    update."""
+    """Distances are measured in ULP of this number.
+
+    For gradients, the number is the largest gradient. For updates, the number is the largest parameter.
+    """
 
     ulp_scale: float
     """The size of an ULP of the parameter's dtype, in ULP of float32."""
@@ -68,13 +70,12 @@ class StepPairing:
         return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
 
     def weight_name(self, name: str) -> str | None:
-        """Return the name of an old parameter in the file of --weights, or None if the name is missing."""
         return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
-        """Yield the clipped gradients of each parameter, if both gradients are known.
+        """Yield the old and the new clipped gradient of each parameter.
 
-        If a training step yields no clipped gradients, the results of the clip calls are used. If both training steps
+        If a training step yields no clipped gradients, the results of its clip calls are used. If both training steps
         yield clipped gradients, a missing gradient is replaced by 0.
         """
         sides, yielded = [], []
@@ -90,9 +91,9 @@ class StepPairing:
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
         """Return the parameters whose clipped gradients consist only of rounding errors in both training steps.
 
-        If the norm of a gradient is at most ROUNDING ULP of the total norm, the correct gradient is probably 0. If two
-        gradients agree, they are not noise, unless they were noise at an earlier step. known: The parameters whose
-        gradients were noise at earlier steps.
+        If the norm of a gradient is at most ROUNDING ULP of the total norm, the correct gradient is probably 0.
+
+        known: The parameters whose gradients were noise at earlier steps.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -118,7 +119,7 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the old names of parameters without gradients in both runs, such as moving averages."""
+        """Return the parameters that have no gradient in both runs. An example is a moving average."""
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]
@@ -138,7 +139,7 @@ class StepPairing:
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the update of each parameter: the change of the parameter by one step.
 
-        If the training step returns only after the last step, the update is the change by all steps.
+        If the function returns once after all steps, the update is the change by all steps.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self.yields_each_step
@@ -150,9 +151,9 @@ class StepPairing:
         return self._pair(changes, now)
 
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
-        """Return the side, "old" or "new", that does not set the gradients to 0 after each step, or None.
+        """Return the side ("old" or "new") that does not clear its gradients after each step.
 
-        On this side, each gradient is the sum of the other side's gradient and the gradient of the previous step.
+        If both sides clear their gradients, return None.
         """
         now = self.gradients_before(step, recordings)
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
@@ -189,10 +190,10 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters of one training step after a step, or {} if there is no output.
+        """Return the parameters after a step. If there is no output, return {}.
 
-        at_the_next: Whether to return the parameters at the beginning of the next step, which are the old weights with
-            --resync.
+        at_the_next: Whether to return the parameters at the beginning of the next step. With --resync, these are the
+            old weights.
         """
         output = self.runs[side].output_at(step, self._steps)
         if output is None:
@@ -200,7 +201,7 @@ class StepPairing:
         return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weights of some parameters, in the order of axes of the parameters."""
+        """Return the initial weight of each parameter, with the axes in the order of the parameter."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -237,10 +238,10 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 
 
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
-    """Yield the updates, except if the gradients of a parameter consist of rounding errors.
+    """Leave out the updates of the parameters in `noise`.
 
-    Adam divides a gradient by the size of the gradient, so rounding errors cause updates of the same size as correct
-    gradients. Updates that are more than twice as large as all normal updates are not left out.
+    Adam divides a gradient by the size of the gradient, so rounding errors become updates of normal size. An update in
+    `noise` is kept if it is more than twice as large as the largest normal update.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -250,8 +251,8 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
-    scale: Measure in ULP of this number, because the rounding error of a sum depends on its largest term. If the
-        difference is too large for rounding, the largest number of both tensors replaces `scale`.
+    scale: The number whose ULP is the unit of the result. If the difference is too large for rounding, the largest
+        number of both tensors replaces `scale`.
     ulp_scale: The size of an ULP of the parameter's dtype, in ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

@@ -5,7 +5,7 @@ files to the directory OUT:
 
 - `recording.jsonl` and the files of the recorded gradients.
 - `N.safetensors`, the Nth output of the function.
-- `N.resynced.safetensors`, with --resync: the parameters after the old weights were copied.
+- `N.resynced.safetensors`, only with --resync: the parameters at the start of the next step.
 - `ended.json`, at the end: the number of outputs and whether the function yields, or an error message.
 
 If the function raises an exception, the process ends with a traceback.
@@ -40,7 +40,7 @@ OUTPUT = "{}.safetensors"
 """The name of the file with the output of one step. The file gets this name when the content is complete."""
 
 RESYNCED = "{}.resynced.safetensors"
-"""The name of the file with the parameters after the old weights were copied."""
+"""The name of the file with the parameters at the start of the next step."""
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The parts of the tuple that a training step yields. The gradients and the unclipped gradients are optional."""
@@ -188,7 +188,7 @@ def _store(path: Path, step: int, output: Any) -> None:
         what = f"has {len(output)} values" if is_sequence else f"is of type {type(output).__name__}"
         raise InvalidStepError(
             f"output {step} of the function {what}. Yield or return (parameters, gradients) or (parameters, gradients, "
-            "unclipped), dicts of tensors by name. The loss, a number, may follow as the last value."
+            "unclipped), dicts of tensors by name. You can append the loss as a number."
         )
     stored: dict[str, tuple[str, Any]] = {}
     for part, tensors in zip(OUTPUT_PARTS, output, strict=False):

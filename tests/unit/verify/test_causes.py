@@ -61,7 +61,7 @@ def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys
     assert data["without_clip"] == [2, 4]
     assert run_verify(tmp_path, sometimes, sometimes) == 0
     printed = capsys.readouterr().out
-    assert "Neither training step made a recorded clip call at 2 of 4 steps (2, 4): only gradients and" in printed
+    assert "At 2 of 4 steps (2, 4), no clip calls were recorded. Only gradients and updates" in printed
     assert [line.split("│")[-2].strip() for line in printed.splitlines() if line.startswith("│")] == [
         "same", "no clip call", "same", "no clip call",
     ]  # fmt: skip
@@ -175,4 +175,4 @@ def test_gradients_that_are_not_cleared_are_reported(
     added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
     data = verify_as_json(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
     assert cause_kinds(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
-    assert "at step 2 every gradient of the new step is" in data["finding"]["text"]
+    assert "at step 2, every gradient of the new step still contains" in data["finding"]["text"]

@@ -55,7 +55,11 @@ def write_recording(path: Path, **changes: Any) -> Path:
     [
         ({"w": dense(1)}, {"w": dense(1), "b": dense(2)}, "yields 'b' at step 2 but not at step 1. Yield the same"),
         ({"w": dense(1), "b": dense(2)}, {"w": dense(1)}, "yields 'b' at step 1 but not at step 2. Yield the same"),
-        ({"w": dense(1)}, {"w": dense(1, 2)}, r"yields 'w' in the shape \(2,\) at step 2, and in \(1,\) at step 1"),
+        (
+            {"w": dense(1)},
+            {"w": dense(1, 2)},
+            r"yields 'w' in the shape \(1,\) at step 1, but in the shape \(2,\) at step 2",
+        ),
     ],
 )
 def test_steps_with_other_parameters_are_rejected(

@@ -107,23 +107,23 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         (
             OLD,
             OLD,
-            "new.py:step: the function yields 'weight' as ndarray, which may be a copy, so --resync cannot write the "
-            "weights",
+            "new.py:step: --resync cannot write the old weights into 'weight': the function yields an object of type "
+            "ndarray, and this object might be a copy.",
         ),
         (
             OLD,
             OLD.replace("yield weights, grads", "sent = yield weights, grads"),
-            "continue with the weights that yield returns, as in: weights = (yield weights, gradients) or weights.",
+            "read the old weights from yield: weights = (yield weights, gradients) or weights.",
         ),
         (
             OLD.replace("yield weights, grads", "last = grads") + "    return weights, last\n",
             NEW.replace("CLIP", CLIP),
-            "--resync copies weights after each step, and ",
+            "--resync copies weights after each step, but ",
         ),
         (
             OLD,
             OLD.replace("yield weights, grads", "last = grads") + "    return weights, last\n",
-            "new.py:step returns once, after the last one. Yield (parameters, gradients) after each step, or remove",
+            "new.py:step returns only after the last step. Yield (parameters, gradients) after each step, or remove",
         ),
         (
             OLD,

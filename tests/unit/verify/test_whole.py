@@ -43,7 +43,7 @@ def script_that_yields(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 script_that_yields("weights", "{**grads, 'weight': grads['weight'].T}"),
-                "yields gradients of 'weight' in the shape (2, 6) at step 1, and the parameter in (6, 2)",
+                "yields gradients of 'weight' in the shape (2, 6) at step 1, but the parameter has the shape (6, 2)",
             ),
             (
                 script_that_yields("(weights if batch is not batches[1] else {'weight': weights['weight']})"),
@@ -64,7 +64,7 @@ def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: p
     without_bias = script_that_yields("{'weight': weights['weight']}")
     assert run_verify(tmp_path, without_bias, without_bias) == 2
     assert (
-        "--weights has 'bias', which neither function yields. Both functions must yield each of these tensors, "
+        "--weights has 'bias', but neither function yields a parameter of this name. Yield each of these tensors "
         in capsys.readouterr().err
     )
 

@@ -16,8 +16,7 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
 
 FAR = 10
-"""If the misfit of an update is at least this many times the largest misfit of the known updates, the initial weights
-differ."""
+"""The initial weights differ if the misfit of an update is at least FAR times the largest known misfit."""
 
 
 class FirstMoves(NamedTuple):
@@ -27,23 +26,21 @@ class FirstMoves(NamedTuple):
     """The absolute value of each element of the gradient."""
 
     moves: Float64s
-    """The distance that each element moves against the gradient. A move in the direction of the gradient is
-    negative."""
+    """The change of each element. A positive number is a move against the gradient."""
 
     error: float
-    """The rounding error of a move, which comes from storing the parameter."""
+    """The rounding error of the stored parameter."""
 
     to_zero: Float64s
     """The move that would make each weight 0. Weight decay makes a small part of this move."""
 
 
 class Bounds:
-    """Bounds for the first update that an optimizer makes.
+    """Bounds for the first update of an optimizer.
 
-    In SGD, Adam and similar optimizers, the first update of an element depends only on the gradient of the element. The
-    update has the opposite sign of the gradient. If the gradient is larger, the update is not smaller, and the ratio of
-    update to gradient is not larger. So the known updates of some elements give bounds for the updates of all other
-    elements.
+    SGD, Adam and similar optimizers move an element with a larger gradient at least as far as an element with a smaller
+    gradient. The moves grow at most in proportion to the gradients. So the known updates of some elements give bounds
+    for all other elements.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:
@@ -84,8 +81,8 @@ class Bounds:
 def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
     """Return whether weight decay can explain all misfits of a parameter.
 
-    Weight decay moves weights a small part of the way to 0. One or two misfits are not enough, because they can have
-    this direction by chance.
+    Weight decay moves each weight towards 0. One or two misfits are not enough, because they can have this direction by
+    chance.
     """
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
@@ -116,7 +113,7 @@ class InitialWeights:
                     moves[update.name] = FirstMoves(np.abs(own), against * change, error, -against * weight)
 
     def are_equal(self) -> bool:
-        """Return whether the first updates of both training steps fit equal initial weights of all parameters."""
+        """Return whether the first updates show that both training steps had the same initial weights."""
         if not all(self._moves.values()):
             return False
         bounds = [Bounds(moves.values()) for moves in self._moves.values()]
@@ -138,10 +135,7 @@ class InitialWeights:
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 
     def _different(self, side: str, other: str) -> list[str]:
-        """Return the parameters of one side whose first update fits neither the old nor the new updates.
-
-        If an update fits the other updates of the same side, the optimizers might differ instead of the weights.
-        """
+        """Return the parameters of one side that probably started from wrong weights."""
         moves, reference = self._moves[side], self._moves[other]
         if not moves or not reference:
             return []
@@ -153,7 +147,8 @@ class InitialWeights:
         return [] if any(own and _is_decay(own.misfits(moves[name]), moves[name]) for name in different) else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
-        """Return "same", "transposed", "permuted" or "reshaped" for each weight, by its old name.
+        """Return how the axes of each weight are ordered, as {old name: "same", "transposed", "permuted" or
+        "reshaped"}.
 
         "transposed" is the usual order of axes in another framework, and "permuted" is any other order. "reshaped" is
         another shape with the same order of elements.
@@ -175,7 +170,7 @@ class InitialWeights:
 
 
 def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
-    """Return "same", "transposed" or "permuted" for the order of axes that converts the new weight to the old weight.
+    """Compare the order of axes of two weights, and return "same", "transposed" or "permuted".
 
     old, new: The shapes of the weights.
     can: The result of `convertible`.

@@ -16,7 +16,6 @@ from ..step_pairing import TOLERANCE, StepPairing
 
 
 def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    """Return a cause if the gradients before the first clip differ by one multiple of the weights."""
     pairs = pairing.gradients_before(1, recordings)
     factors: dict[str, float] = {}
     unknown = []

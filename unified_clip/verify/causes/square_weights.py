@@ -31,8 +31,8 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
             them = "them" if len(names) > 1 else "it"
             return Cause(
                 "untransposed weight",
-                f"if {names_text(names)} {'are' if len(names) > 1 else 'is'} transposed in --weights for the new step "
-                f"only, the first updates of both steps agree: transpose {them} where the new step loads {them}",
+                f"the first updates of both steps agree if {names_text(names)} {'are' if len(names) > 1 else 'is'} "
+                f"transposed for the new step. Transpose {them} where the new step loads {them}",
             )
     return None
 

@@ -22,7 +22,7 @@ def without_gradient(
     recordings: Sequence[NormalizedRecording],
     max_ulp: float,
 ) -> Cause | None:
-    """Return a cause if only parameters without a gradient differ at the first step with a difference."""
+    """Return a cause if all parameters that differ have no gradient. Moving averages are an example."""
     tensors = pairing.without_gradient(recordings)
     names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
     if not tensors.issuperset(names):
@@ -32,10 +32,10 @@ def without_gradient(
     where = f"in all {len(rows)} steps" if len(equal) == len(rows) else f"at step {row.step}"
     return Cause(
         "tensors without a gradient",
-        f"at step {row.step}, only tensors that have no gradient on either side differ: {names_text(names)}. The "
-        f"updates of the {len(weights[0])} weights with a gradient agree {where}. No optimizer changes tensors without "
-        "a gradient. For BatchNorm, compare eps, momentum (in PyTorch, it is 1 - the momentum of Keras), and the "
-        "moving variance: PyTorch divides the variance of a batch by n - 1, and Keras by n",
+        f"at step {row.step}, all tensors that differ have no gradient: {names_text(names)}. The updates of the "
+        f"{len(weights[0])} weights with a gradient agree {where}. Optimizers do not change tensors without a "
+        "gradient. For BatchNorm, compare eps, momentum and the moving variance. PyTorch's momentum is 1 - Keras's "
+        "momentum. PyTorch divides the variance of a batch by n - 1, and Keras divides the variance by n",
     )
 
 
@@ -64,9 +64,9 @@ def cause_of_update(
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
-                f"every update of the {side} step is the one that unclipped gradients give. This step clips after "
-                "optimizer.step(), or its optimizer gets other gradients. Clip before optimizer.step(), and pass the "
-                "clipped gradients to the optimizer",
+                f"every update of the {side} step fits the unclipped gradients. This step clips after "
+                "optimizer.step(), or its optimizer gets gradients that are not clipped. Clip before "
+                "optimizer.step(), and pass the clipped gradients to the optimizer",
             )
     sentence = (
         "the clipped gradients are the same, and every update of the new step is "
@@ -104,7 +104,6 @@ def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int)
 
 
 def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
-    """Return advice about the settings that the user should compare, if the recorded settings are equal."""
     sides = [each.optimizer_steps_at(step) for each in recordings]
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]
