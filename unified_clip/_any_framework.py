@@ -37,24 +37,25 @@ def clip_grad_norm_(
     Args:
         parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. If the attribute `need_clip` of a
             parameter is false, the parameter is excluded. On NumPy and MLX: the gradients, which get the clipped
-            values. On TensorFlow and JAX: a list or a dict of gradients, in which the clipped tensors replace the
-            gradients.
-        max_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+            values. On TensorFlow and JAX: a list or a dict of gradients. The clipped tensors replace the gradients in
+            the list or dict.
+        max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. In most compiled
             graphs, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
-            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
-            this rank counts the gradient of the parameter. A dict maps patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
+            in the norm. Pass a value if placements do not show which rank owns an element. 'replicated' means that
+            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            parameter, and returns whether this rank owns the gradient of the parameter. A dict maps patterns of names
+            to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -65,8 +66,9 @@ def clip_grad_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
             norm_type is not a number.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written. Ranks
-            make different calls. check_numel or check_replicas fails. It is unknown which rank counts a gradient.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
+            memory of a gradient cannot be written. Ranks make different calls. check_numel or check_replicas fails. It
+            is unknown which rank owns a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -93,16 +95,17 @@ def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = No
     Args:
         parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. If the attribute `need_clip` of a
             parameter is false, the parameter is excluded. On NumPy and MLX: the gradients, which get the clipped
-            values. On TensorFlow and JAX: a list or a dict of gradients, in which the clipped tensors replace the
-            gradients.
-        clip_value: The largest magnitude of a clipped element: a number or a tensor of one element, 0 or more. It is
-            rounded to the dtype of each gradient. inf changes nothing.
+            values. On TensorFlow and JAX: a list or a dict of gradients. The clipped tensors replace the gradients in
+            the list or dict.
+        clip_value: The largest magnitude of a clipped element: a number of at least 0, or a tensor with one element.
+            The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
         TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither a tensor nor None.
             clip_value is not a number.
-        ValueError: clip_value is negative or NaN. Memory overlaps, or cannot be written.
+        ValueError: clip_value is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
+            cannot be written.
 
     Example:
         >>> import numpy as np
@@ -133,15 +136,15 @@ def get_total_norm(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
-            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
-            this rank counts the gradient. A dict maps patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
+            in the norm. Pass a value if placements do not show which rank owns an element. 'replicated' means that
+            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a gradient,
+            and returns whether this rank owns the gradient. A dict maps patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -153,7 +156,7 @@ def get_total_norm(
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
             not a number.
         ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. It is
-            unknown which rank counts a gradient.
+            unknown which rank owns a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -170,7 +173,7 @@ def get_total_norm(
 
 
 def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, foreach: bool | None = None) -> None:
-    """Clip the gradients by a norm that you have measured before, in place.
+    """Clip the gradients by the norm `total_norm`, in place.
 
     If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -178,16 +181,17 @@ def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, forea
     Args:
         parameters: On PyTorch and Paddle: the parameters whose `.grad` is clipped. If the attribute `need_clip` of a
             parameter is false, the parameter is excluded. On NumPy and MLX: the gradients, which get the clipped
-            values. On TensorFlow and JAX: a list or a dict of gradients, in which the clipped tensors replace the
-            gradients.
-        max_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        total_norm: The total norm: a number or a tensor of one element.
+            values. On TensorFlow and JAX: a list or a dict of gradients. The clipped tensors replace the gradients in
+            the list or dict.
+        max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
+        total_norm: The total norm: a number, or a tensor with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
             total_norm is not a number.
-        ValueError: max_norm or total_norm is negative. max_norm is NaN. Memory overlaps, or cannot be written.
+        ValueError: max_norm or total_norm is negative. max_norm is NaN. The memory of two gradients overlaps, or the
+            memory of a gradient cannot be written.
 
     Example:
         >>> import numpy as np
@@ -214,33 +218,33 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None. The first tensor that is not a NumPy
             array decides the framework.
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        use_norm: A norm that you have measured before, to use instead of n: a number or a tensor of one element.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
+        use_norm: The norm to use instead of n, if you have measured it before: a number, or a tensor with one element.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
-            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
-            this rank counts the gradient. A dict maps patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
+            in the norm. Pass a value if placements do not show which rank owns an element. 'replicated' means that
+            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a gradient,
+            and returns whether this rank owns the gradient. A dict maps patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Returns:
-        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
-        clipped gradients are in a list. For one tensor, they are one tensor. For any other container, they are in a
-        container of the same structure. None stays in its place.
+        (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
+        in a list. If you pass one tensor, the function returns one clipped tensor. Any other container keeps its
+        structure. None stays in its place. The norm is 0-d.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
             use_norm is not a number.
         ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
-            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a gradient.
+            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a gradient.
 
     Example:
         >>> import numpy as np
@@ -268,14 +272,14 @@ def clip_by_norm(
 
     Args:
         t: A tensor of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
             None means all axes. A sparse tensor is clipped like its dense form, and stays sparse.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
 
     Returns:
         A new tensor of the shape and dtype of `t`.
@@ -283,8 +287,8 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice. `t` is distributed, and
-            `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
+            distributed, and `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import numpy as np
@@ -341,15 +345,15 @@ def global_norm(
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
-            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
-            this rank counts the gradient. A dict maps patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
+            in the norm. Pass a value if placements do not show which rank owns an element. 'replicated' means that
+            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a gradient,
+            and returns whether this rank owns the gradient. A dict maps patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -359,7 +363,7 @@ def global_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.
-        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a
+        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a
             gradient.
 
     Example:
@@ -388,8 +392,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
-            `program` is not None.
+        TypeError: `clip` has an unsupported type. param_list is not a list of parameters. `program` is not None.
 
     Example:
         >>> import numpy as np
@@ -410,16 +413,16 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
-        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient may be None.
+        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient can be None.
 
     Returns:
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
-            gradient has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
-            clips for single parameters.
+        TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
+            dtype. A complex gradient has a GradientClipByValue as its clip.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            parameter.
 
     Example:
         >>> import numpy as np
@@ -448,8 +451,8 @@ class GradientClipByValue(classes.GradientClipByValue):
             effect is the same.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
-            is not a function.
+        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
+            not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -473,18 +476,18 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
             clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
             effect is the same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
-            need_clip is not a function.
+        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -509,7 +512,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
@@ -518,21 +521,22 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             effect is the same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
-            alone. 'auto' reads the ranks from the tensors. Each of the ranks has to make the call. On other frameworks,
-            keep the default.
-        ownership: On PyTorch, Paddle and JAX: which rank counts a gradient element in the norm. Pass a value if
-            placements do not show which rank counts an element. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
-            this rank counts the gradient of the parameter. A dict maps patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together count more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+            alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
+            frameworks, keep the default.
+        ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
+            in the norm. Pass a value if placements do not show which rank owns an element. 'replicated' means that
+            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            parameter, and returns whether this rank owns the gradient of the parameter. A dict maps patterns of names
+            to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
-            need_clip is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -558,7 +562,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
+        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph).
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

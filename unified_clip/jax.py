@@ -43,7 +43,7 @@ def clip_grad_norm_(
     Args:
         parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
             array) tuple. The clipped arrays replace the gradients in the list or dict.
-        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
             True raises TypeError.
@@ -51,17 +51,17 @@ def clip_grad_norm_(
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
-            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
+            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process counts the array. A dict maps patterns of names to any of these values.
-        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
-            together count more or fewer elements, ValueError is raised. True means the number of elements in this
-            process's gradients, including their shards on other processes.
-        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
+            process owns the array. A dict maps patterns of names to any of these values.
+        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
+            together own more or fewer elements than this number, ValueError is raised. True means that each process
+            computes the number from the full shapes of its own gradients.
+        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
@@ -72,7 +72,7 @@ def clip_grad_norm_(
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
             norm_type is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Ranks make different calls. check_numel or
-            check_replicas fails. It is unknown which rank counts a gradient.
+            check_replicas fails. It is unknown which rank owns a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -99,8 +99,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | jax.Array, foreach: bo
     Args:
         parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
             array) tuple. The clipped arrays replace the gradients in the list or dict.
-        clip_value: The largest magnitude of a clipped element: a number or an array of one element, 0 or more. It is
-            rounded to the dtype of each gradient. inf changes nothing.
+        clip_value: The largest magnitude of a clipped element: a number of at least 0, or an array with one element.
+            The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -137,17 +137,17 @@ def get_total_norm(
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
-            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
+            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process counts the array. A dict maps patterns of names to any of these values.
-        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
-            together count more or fewer elements, ValueError is raised. True means the number of elements in this
-            process's gradients, including their shards on other processes.
-        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
+            process owns the array. A dict maps patterns of names to any of these values.
+        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
+            together own more or fewer elements than this number, ValueError is raised. True means that each process
+            computes the number from the full shapes of its own gradients.
+        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
@@ -158,7 +158,7 @@ def get_total_norm(
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
             not a number.
         ValueError: norm_type is not above 0. Ranks make different calls. check_numel or check_replicas fails. It is
-            unknown which rank counts a gradient.
+            unknown which rank owns a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -177,7 +177,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | jax.Array, total_norm: float | jax.Array, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by a norm that you have measured before, and replace them in their list or dict.
+    """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
     If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -185,8 +185,8 @@ def clip_grads_with_norm_(
     Args:
         parameters: The gradients, in a list or a dict, which can be nested. An entry is an array, None or a (name,
             array) tuple. The clipped arrays replace the gradients in the list or dict.
-        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
-        total_norm: The total norm: a number or an array of one element.
+        max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
+        total_norm: The total norm: a number, or an array with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -219,35 +219,35 @@ def clip_by_global_norm(
 
     Args:
         t_list: The gradients: any pytree of arrays and None.
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
-        use_norm: A norm that you have measured before, to use instead of n: a number or an array of one element.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
+        use_norm: The norm to use instead of n, if you have measured it before: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
-            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
+            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process counts the array. A dict maps patterns of names to any of these values.
-        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
-            together count more or fewer elements, ValueError is raised. True means the number of elements in this
-            process's gradients, including their shards on other processes.
-        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
+            process owns the array. A dict maps patterns of names to any of these values.
+        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
+            together own more or fewer elements than this number, ValueError is raised. True means that each process
+            computes the number from the full shapes of its own gradients.
+        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
-        clipped gradients are in a list. For one array, they are one array. For any other container, they are in a
-        container of the same structure. None stays in its place.
+        (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
+        in a list. If you pass one array, the function returns one clipped array. Any other container keeps its
+        structure. None stays in its place. The norm is 0-d.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
             use_norm is not a number.
         ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
-            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a gradient.
+            Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a gradient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -275,15 +275,15 @@ def clip_by_norm(
 
     Args:
         t: An array of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
             None means all axes. A sparse array is clipped like its dense form, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
 
     Returns:
@@ -292,8 +292,8 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice. `t` is distributed, and
-            `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice. `t` is
+            distributed, and `axes` is passed. `t` is distributed, and the norm over all ranks cannot be computed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -350,17 +350,17 @@ def global_norm(
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
-            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
+            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process counts the array. A dict maps patterns of names to any of these values.
-        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
-            together count more or fewer elements, ValueError is raised. True means the number of elements in this
-            process's gradients, including their shards on other processes.
-        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
+            process owns the array. A dict maps patterns of names to any of these values.
+        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
+            together own more or fewer elements than this number, ValueError is raised. True means that each process
+            computes the number from the full shapes of its own gradients.
+        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
@@ -369,7 +369,7 @@ def global_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.
-        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank counts a
+        ValueError: Ranks make different calls. check_numel or check_replicas fails. It is unknown which rank owns a
             gradient.
 
     Example:
@@ -398,8 +398,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
-            `program` is not None.
+        TypeError: `clip` has an unsupported type. param_list is not a list of parameters. `program` is not None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -420,16 +419,16 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
-        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient may be None.
+        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient can be None.
 
     Returns:
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
-            gradient has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
-            clips for single parameters.
+        TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
+            dtype. A complex gradient has a GradientClipByValue as its clip.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            parameter.
 
     Example:
         >>> import jax.numpy as jnp
@@ -457,8 +456,8 @@ class GradientClipByValue(classes.GradientClipByValue):
             effect is the same.
 
     Raises:
-        TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown. need_clip
-            is not a function.
+        TypeError: A bound is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip is
+            not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -481,20 +480,20 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
             clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
             effect is the same.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, where its value is unknown.
-            need_clip is not a function.
+        TypeError: clip_norm is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -518,7 +517,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
@@ -528,22 +527,22 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
-            axes. For eager calls with several processes: the processes that together own the gradients, as a
-            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of the processes has to
+            axes. In eager calls with several processes, pass the processes that together own the gradients: a
+            `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
-        ownership: For eager calls with several processes, and for arrays that are only on the devices of some
-            processes: which process counts an array in the norm. 'replicated' means that every process has a copy.
+        ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
+            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process counts the array. A dict maps patterns of names to any of these values.
-        check_numel: For eager calls with several processes: the expected number of gradient elements. If all processes
-            together count more or fewer elements, ValueError is raised. True means the number of elements in this
-            process's gradients, including their shards on other processes.
-        check_replicas: For eager calls with several processes: compare the copies of each shard between devices. If
+            process owns the array. A dict maps patterns of names to any of these values.
+        check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
+            together own more or fewer elements than this number, ValueError is raised. True means that each process
+            computes the number from the full shapes of its own gradients.
+        check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, where its value is unknown.
-            need_clip is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -569,7 +568,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown.
+        TypeError: A bound is not a number, or is an array whose value is unknown (on a GPU or in a graph).
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

@@ -41,9 +41,10 @@ def clip_grad_norm_(
     Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: The gradients, as `nn.value_and_grad` returns them: one array, nested dicts and lists of arrays and
-            None, or an iterable of (name, array) tuples. The clipped values are assigned to the arrays.
-        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
+            pass an iterable of (name, array) tuples. Entries can be None. The clipped values are assigned to the
+            arrays.
+        max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `mx.compile`,
             True raises TypeError.
@@ -60,7 +61,8 @@ def clip_grad_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
             norm_type is not a number. process_group or another argument for distributed gradients is passed.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
+            memory of a gradient cannot be written.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -85,16 +87,18 @@ def clip_grad_value_(parameters: Any, clip_value: float | mx.array, foreach: boo
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: The gradients, as `nn.value_and_grad` returns them: one array, nested dicts and lists of arrays and
-            None, or an iterable of (name, array) tuples. The clipped values are assigned to the arrays.
-        clip_value: The largest magnitude of a clipped element: a number or an array of one element, 0 or more. It is
-            rounded to the dtype of each gradient. inf changes nothing.
+        parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
+            pass an iterable of (name, array) tuples. Entries can be None. The clipped values are assigned to the
+            arrays.
+        clip_value: The largest magnitude of a clipped element: a number of at least 0, or an array with one element.
+            The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
         TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither an array nor None.
             clip_value is not a number.
-        ValueError: clip_value is negative or NaN. Memory overlaps, or cannot be written.
+        ValueError: clip_value is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
+            cannot be written.
 
     Example:
         >>> import mlx.core as mx
@@ -153,22 +157,24 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | mx.array, total_norm: float | mx.array, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by a norm that you have measured before, in place.
+    """Clip the gradients by the norm `total_norm`, in place.
 
     If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: The gradients, as `nn.value_and_grad` returns them: one array, nested dicts and lists of arrays and
-            None, or an iterable of (name, array) tuples. The clipped values are assigned to the arrays.
-        max_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
-        total_norm: The total norm: a number or an array of one element.
+        parameters: The gradients that `nn.value_and_grad` returns: one array, or nested dicts and lists. You can also
+            pass an iterable of (name, array) tuples. Entries can be None. The clipped values are assigned to the
+            arrays.
+        max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
+        total_norm: The total norm: a number, or an array with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
             total_norm is not a number.
-        ValueError: max_norm or total_norm is negative. max_norm is NaN. Memory overlaps, or cannot be written.
+        ValueError: max_norm or total_norm is negative. max_norm is NaN. The memory of two gradients overlaps, or the
+            memory of a gradient cannot be written.
 
     Example:
         >>> import mlx.core as mx
@@ -195,8 +201,8 @@ def clip_by_global_norm(
 
     Args:
         t_list: The gradients: one array, or any container of arrays and None.
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
-        use_norm: A norm that you have measured before, to use instead of n: a number or an array of one element.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
+        use_norm: The norm to use instead of n, if you have measured it before: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
@@ -204,9 +210,9 @@ def clip_by_global_norm(
         check_replicas: Not supported on MLX. Keep the default.
 
     Returns:
-        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
-        clipped gradients are in a list. For one array, they are one array. For any other container, they are in a
-        container of the same structure. None stays in its place.
+        (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
+        in a list. If you pass one array, the function returns one clipped array. Any other container keeps its
+        structure. None stays in its place. The norm is 0-d.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
@@ -239,7 +245,7 @@ def clip_by_norm(
 
     Args:
         t: An array of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
             None means all axes. A sparse array is clipped like its dense form, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
@@ -251,7 +257,7 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int. process_group or another argument for distributed gradients is passed.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice.
 
     Example:
         >>> import mlx.core as mx
@@ -343,8 +349,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
-            `program` is not None.
+        TypeError: `clip` has an unsupported type. param_list is not a list of parameters. `program` is not None.
 
     Example:
         >>> import mlx.core as mx
@@ -365,16 +370,16 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
-        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient may be None.
+        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient can be None.
 
     Returns:
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
-            gradient has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
-            clips for single parameters.
+        TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
+            dtype. A complex gradient has a GradientClipByValue as its clip.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            parameter.
 
     Example:
         >>> import mlx.core as mx
@@ -402,7 +407,7 @@ class GradientClipByValue(classes.GradientClipByValue):
             effect is the same.
 
     Raises:
-        TypeError: A bound is not a number, or is an array inside `mx.compile`, where its value is unknown. need_clip is
+        TypeError: A bound is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
             not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
@@ -426,15 +431,15 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
             clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
             effect is the same.
         process_group: Not supported on MLX. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array inside `mx.compile`, where its value is unknown. need_clip
-            is not a function.
+        TypeError: clip_norm is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
+            not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -458,7 +463,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold: a number or an array of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
@@ -471,8 +476,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         check_replicas: Not supported on MLX. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array inside `mx.compile`, where its value is unknown. need_clip
-            is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
+            not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -498,7 +503,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is an array inside `mx.compile`, where its value is unknown.
+        TypeError: A bound is not a number, or is an array whose value is unknown (inside `mx.compile`).
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

@@ -1,10 +1,10 @@
 """Functions for the argument `ownership` of `clip_grad_norm_`.
 
-These functions decide which rank includes a gradient in the total norm. Use these functions if the placements of the
-gradients do not determine the rank. Each function of this module returns a function. A clip calls the returned function
-for each parameter, or for each gradient if the clip gets only gradients. The result is True if this rank includes the
-gradient in the norm. Exactly one rank of the process group must include each element. To check the number of elements,
-pass `check_numel`.
+Each gradient element needs one owner rank: the rank that includes the element in the norm. Use these functions if the
+placements of the gradients do not determine which rank owns an element. Each function of this module returns a
+function. A clip calls the returned function for each parameter, or for each gradient if you pass gradients. The
+returned function returns True if this rank owns the gradient. Exactly one rank of the process group must own each
+element. To check the number of elements, pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._distributed.ranks import KeptByIdentity, Ranks
 __all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership", "stage_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
-"""Parameters that an earlier pipeline stage includes: a list, or a function that returns True for these parameters."""
+"""Parameters that an earlier pipeline stage owns: a list, or a function that returns True for these parameters."""
 
 
 class _ElsewhereCounted:
@@ -76,28 +76,28 @@ class _StagedOwnership:
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
-    """Decide whether this rank includes a parameter in the norm.
+    """Decide whether this rank owns a parameter.
 
     A parameter can be on a part of a device mesh, or on no mesh. Along the dimensions in `distinct`, the ranks have
-    different parameters, and every rank includes its own parameters. If a parameter's mesh does not contain another
-    dimension of `root`, the ranks along this dimension have copies of the parameter. Only the first of these ranks
-    includes the parameter.
+    different parameters, and every rank owns its parameters. Along the dimensions that are neither in `distinct` nor in
+    the parameter's mesh, the ranks have copies of the parameter. The first of these ranks owns the parameter.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
         distinct: The name of a dimension along which parameters differ, such as "pp" for pipeline stages, or a list of
             names.
         also_elsewhere: Parameters that are on this rank and in an earlier pipeline stage, such as a tied embedding. The
-            earlier stage includes these parameters in the norm. Pass a list of parameters, or a function that takes a
-            parameter and returns True or False. Make the list after the call of `fully_shard`, which replaces the
-            parameters. Before you clip, sum the gradients of the copies.
+            earlier stage owns these parameters. Pass a list of parameters, or a function that takes a parameter and
+            returns True or False. `fully_shard` replaces the parameters, so create the list after the call of
+            `fully_shard`. Before you clip, sum the gradients of the copies.
 
     Raises:
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
-            names. During a clip: the function `also_elsewhere` returns a value that is not True or False.
+            names. During a clip: the function `also_elsewhere` does not return a boolean.
         ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`. This
-            rank is not on `root`. During a clip: a parameter is on ranks outside `root`, or on only some ranks along a
-            dimension. A parameter of `also_elsewhere` is not in the clip call.
+            rank is not on `root`. During a clip: the mesh of a parameter has ranks that `root` lacks. The mesh of a
+            parameter has only a part of the ranks along a dimension of `root`. A parameter of `also_elsewhere` is not
+            in the clip call.
 
     Example:
         A pipeline has two stages. The modules of each stage use FSDP2 on `mesh["dp"]`. The last stage reuses the
@@ -146,7 +146,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return parameter not in self._elsewhere and counts
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
-        """Return all ranks that have a copy of a local tensor, for `check_replicas`.
+        """Return all ranks that have a copy of a local tensor. `check_replicas` needs these ranks.
 
         mesh: The ranks of the parameter's mesh.
         ranks: The ranks of the parameter's mesh that have the local tensor.
@@ -167,7 +167,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
-        """Return the dimensions of `root` along which other ranks have copies of a parameter.
+        """Return the dimensions of `root` along which a parameter is copied.
 
         ranks: The ranks of the parameter's mesh.
         """
@@ -190,10 +190,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
 
 
 def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
-    """Return a function that decides whether this rank includes a parameter of an FSDP1 model in the norm.
+    """Return a function for an FSDP1 model. The function decides whether this rank owns a parameter.
 
-    Every rank includes its shards. Modules with `NO_SHARD`, ignored modules and modules outside FSDP1 have no shards:
-    every rank has a copy of the parameters. Only the first rank of the model's process group includes these parameters.
+    Every rank owns its shards. Modules with `NO_SHARD`, ignored modules and modules outside FSDP1 have no shards: every
+    rank has a copy of the parameters. The first rank of the model's process group owns these parameters.
 
     Call this function after FSDP1 has wrapped the model. Then pass the parameters and
     `process_group=model.process_group` to the clip, also with the strategy `HYBRID_SHARD`.
@@ -201,9 +201,9 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group, if you call `parallelize_module` before
-            FSDP1. Parameters outside the plan of `parallelize_module`, such as the parameters of a normalization layer,
-            are included on tensor-parallel rank 0 only. As `process_group`, pass the group of all data-parallel and
-            tensor-parallel ranks that together have one copy of the model.
+            FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of `parallelize_module`, for example
+            those of a normalization layer. As `process_group`, pass the group of all data-parallel and tensor-parallel
+            ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
@@ -259,10 +259,7 @@ def _ranks_of(group: Any) -> set[int]:
 
 
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
-    """Yield (parameter, is_included) for each parameter of an FSDP1 handle.
-
-    The boolean is True if this rank includes the parameter in the norm.
-    """
+    """Yield (parameter, whether this rank owns the parameter) for each parameter of an FSDP1 handle."""
     flat = handle.flat_param
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):
@@ -296,19 +293,21 @@ def megatron_ownership(
     data_rank: int | None = None,
     expert_data_rank: int | None = None,
 ) -> Callable[[Any], bool]:
-    """Return a function that decides by Megatron's attributes whether this rank includes a parameter in the norm.
+    """Return a function for a Megatron model. The function reads Megatron's attributes, and decides whether this rank
+    owns a parameter.
 
-    A parameter with the attribute `tensor_model_parallel` is sharded, and every tensor-parallel rank includes its
-    shard. Every tensor-parallel rank has a copy of a parameter without this attribute, and only rank 0 includes the
-    copy. For experts (`allreduce` is False), the numbers of the expert-parallel ranks apply instead. No rank includes a
-    parameter with the attribute `shared`, because this parameter is the last pipeline stage's copy of the embedding.
+    If a parameter has the attribute `tensor_model_parallel`, every tensor-parallel rank owns a shard. All other
+    parameters have copies on every tensor-parallel rank, and rank 0 owns the parameter. If `allreduce` of a parameter
+    is False, the parameter belongs to an expert. The rules are the same, but with `expert_tensor_rank` and
+    `expert_data_rank`. If a parameter has the attribute `shared`, the parameter is the last pipeline stage's copy of
+    the embedding. No rank owns this copy.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
         expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. The default is `tensor_rank`.
         data_rank: The number of this rank in its data-parallel group. Pass this number if data-parallel ranks of the
-            process group have copies of the gradients. With this number, only data-parallel rank 0 includes parameters.
-            Do not pass the number if the distributed optimizer shards the gradients over the data-parallel ranks.
+            process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. If you use the
+            distributed optimizer, which shards the gradients, leave out `data_rank`.
         expert_data_rank: The number of this rank in its expert-data-parallel group. A model with experts needs this
             number if you pass `data_rank`.
 
@@ -341,18 +340,18 @@ def megatron_ownership(
 
 
 class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
-    """Decide whether this rank includes the parameters of its pipeline stage in the norm.
+    """Decide whether this rank owns the parameters of its pipeline stage.
 
     Args:
-        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Only
-            data-parallel rank 0 includes parameters in the norm.
+        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
+            rank 0 owns the parameters.
         also_elsewhere: Parameters that are in this stage and in an earlier stage, such as a tied embedding. The earlier
-            stage includes these parameters in the norm. Pass a list of parameters, or a function that takes a parameter
-            and returns True or False. Before you clip, sum the gradients of the copies.
+            stage owns these parameters. Pass a list of parameters, or a function that takes a parameter and returns
+            True or False. Before you clip, sum the gradients of the copies.
 
     Raises:
         TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. During a clip: the function
-            `also_elsewhere` returns a value that is not True or False.
+            `also_elsewhere` does not return a boolean.
         ValueError: During a clip: a parameter in the list `also_elsewhere` is not in the call.
 
     Example:

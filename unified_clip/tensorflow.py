@@ -41,7 +41,7 @@ def clip_grad_norm_(
             variable) tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict.
             If an entry is a variable that is not trainable, such as an accumulator, the clipped value is assigned to
             the variable.
-        max_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
             `tf.function`, True raises TypeError.
@@ -88,8 +88,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bo
             variable) tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict.
             If an entry is a variable that is not trainable, such as an accumulator, the clipped value is assigned to
             the variable.
-        clip_value: The largest magnitude of a clipped element: a number or a tensor of one element, 0 or more. It is
-            rounded to the dtype of each gradient. inf changes nothing.
+        clip_value: The largest magnitude of a clipped element: a number of at least 0, or a tensor with one element.
+            The number is rounded to the dtype of each gradient. inf means no limit.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -155,7 +155,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | tf.Tensor, total_norm: float | tf.Tensor, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by a norm that you have measured before, and replace them in their list or dict.
+    """Clip the gradients by the norm `total_norm`, and replace them in their list or dict.
 
     If you pass the norm that `get_total_norm` returns for the same gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -165,8 +165,8 @@ def clip_grads_with_norm_(
             variable) tuple or a (name, gradient) tuple. The clipped tensors replace the gradients in the list or dict.
             If an entry is a variable that is not trainable, such as an accumulator, the clipped value is assigned to
             the variable.
-        max_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        total_norm: The total norm: a number or a tensor of one element.
+        max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
+        total_norm: The total norm: a number, or a tensor with one element.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
@@ -200,8 +200,8 @@ def clip_by_global_norm(
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
-        use_norm: A norm that you have measured before, to use instead of n: a number or a tensor of one element.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
+        use_norm: The norm to use instead of n, if you have measured it before: a number, or a tensor with one element.
         name: The name scope of the operations in a graph.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -209,9 +209,9 @@ def clip_by_global_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        A tuple of the clipped gradients and the total norm, which is 0-d. For a flat list, tuple or iterator, the
-        clipped gradients are in a list. For one tensor, they are one tensor. For any other container, they are in a
-        container of the same structure. None stays in its place.
+        (the clipped gradients, the total norm). If you pass a flat list, tuple or iterator, the clipped gradients are
+        in a list. If you pass one tensor, the function returns one clipped tensor. Any other container keeps its
+        structure. None stays in its place. The norm is 0-d.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
@@ -244,7 +244,7 @@ def clip_by_norm(
 
     Args:
         t: A tensor of any shape, dense or sparse. For None, the result is None.
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
             None means all axes. A sparse tensor is clipped like its dense form, and stays sparse.
         name: The name scope of the operations in a graph.
@@ -256,7 +256,7 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int. process_group or another argument for distributed gradients is passed.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or you list an axis twice.
 
     Example:
         >>> import tensorflow as tf
@@ -349,8 +349,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: `clip` is neither None nor an instance of the three classes. param_list is not a list of parameters.
-            `program` is not None.
+        TypeError: `clip` has an unsupported type. param_list is not a list of parameters. `program` is not None.
 
     Example:
         >>> import tensorflow as tf
@@ -372,16 +371,16 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 
     Args:
         params_grads: (gradient, variable), (variable, gradient) or (name of a variable, gradient) tuples. A gradient
-            may be None.
+            can be None.
 
     Returns:
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype. A complex
-            gradient has a GradientClipByValue as its clip.
-        ValueError: A tuple has the name of a parameter instead of the parameter, although `set_gradient_clip` has set
-            clips for single parameters.
+        TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or boolean
+            dtype. A complex gradient has a GradientClipByValue as its clip.
+        ValueError: `set_gradient_clip` has set clips for single parameters, and a tuple contains a name instead of the
+            parameter.
 
     Example:
         >>> import tensorflow as tf
@@ -409,8 +408,8 @@ class GradientClipByValue(classes.GradientClipByValue):
             effect is the same.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
-            is not a function.
+        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
+            not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -433,15 +432,15 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
             clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
             effect is the same.
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
-            need_clip is not a function.
+        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -465,7 +464,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        clip_norm: The threshold: a number or a tensor of one element, 0 or more. inf changes nothing.
+        clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
@@ -478,8 +477,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
-            need_clip is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -505,7 +504,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
+        TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph).
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
