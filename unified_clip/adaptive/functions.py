@@ -18,13 +18,14 @@ from .protocol import AdaGC, Data, Rule
 
 
 def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
-    """Return the initial state of a rule, or a saved state, as one tensor for the functions of this module.
+    """Return a tensor with the initial state of a rule, or with a saved state. The functions of this module need this
+    tensor.
 
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
-        like: A tensor, or any container of tensors, such as the gradients. The state gets the framework and the device
-            of these tensors. For `AdaGC`, pass the gradients or the parameters of a call, because the state has a
-            number for each entry.
+        like: A tensor, or any container of tensors, such as the gradients. The state is created on the framework and
+            the device of these tensors. For `AdaGC`, pass the gradients or the parameters of a call, because the state
+            has a number for each entry.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
@@ -33,8 +34,8 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     Raises:
         ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`: `data` and `like` have
             different numbers of tensors.
-        TypeError: `adaptive` is not a rule with a state. The state of the rule grows, as for `Percentile` without a
-            window.
+        TypeError: `adaptive` is not a rule with a state. The state of the rule grows. For example, the rule is
+            `Percentile` without a window.
 
     Example:
         >>> import numpy as np
@@ -86,11 +87,12 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
 
 
 def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:
-    """Clip all gradients in place like `unified_clip.clip_grad_norm_`, with a threshold that a rule computes.
+    """Clip all gradients in place by their total norm. An adaptive rule computes the threshold.
 
     Args:
-        parameters: On PyTorch and Paddle, pass the parameters, whose `.grad` is clipped. On other frameworks, pass the
-            gradients. On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients.
+        parameters: On PyTorch and Paddle, pass the parameters. The function clips their `.grad`. On all other
+            frameworks, pass the gradients. On TensorFlow and JAX, pass a list or a dict. The clipped tensors replace
+            the gradients in the list or dict.
         adaptive: The rule, such as `ZClip()`.
         state: The state that `initial_state` or the last clip returned.
         max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
@@ -122,7 +124,7 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 def clip_by_global_norm(
     t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return clipped gradients like `unified_clip.clip_by_global_norm`, with a threshold that a rule computes.
+    """Clip all gradients by their total norm, and return new tensors. An adaptive rule computes the threshold.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.

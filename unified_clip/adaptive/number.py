@@ -26,7 +26,7 @@ Condition = Any
 
 
 class Number:
-    """A float64 or a vector of float64 of a framework, with the operators of floats."""
+    """A float64 number or vector of a framework. It has the operators of Python's floats."""
 
     __slots__ = ("value", "xp")
 
@@ -81,14 +81,14 @@ class Number:
 
 
 def where(condition: Condition, yes: Real, no: Real) -> Real:
-    """Return `yes` where a condition is true, else `no`. The caller computes both numbers.
+    """Select a number: `yes` if the condition is true, else `no`. The caller computes both numbers.
 
     It raises no error.
 
     Args:
         condition: A comparison of numbers.
-        yes: The number if the condition is true.
-        no: The number if the condition is false.
+        yes: The result for a true condition.
+        no: The result for a false condition.
 
     Example:
         >>> from unified_clip import adaptive
@@ -178,7 +178,7 @@ def floor(number: Real) -> Real:
 class Window:
     """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
 
-    The vector is filled from index 0 on. If the vector is full, the next norm replaces the oldest norm.
+    New norms fill the vector, starting at index 0. If the vector is full, the next norm replaces the oldest norm.
     """
 
     __slots__ = ("ordered", "vector")

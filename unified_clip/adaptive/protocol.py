@@ -20,9 +20,9 @@ class Rule(Protocol):
     """A rule that computes a threshold for the total norm from earlier norms.
 
     A rule of your own needs the methods `init` and `threshold`. Both methods are pure: they change nothing, and depend
-    only on their arguments. Compute with `+`, `-`, `*`, `/`, comparisons, and `where`, `minimum`, `sqrt` and `floor` of
-    `unified_clip.adaptive`. Do not use `if`, because a number in a compiled graph has no value yet. A rule that uses
-    only these operations gives the same bits on every framework.
+    only on their arguments. Compute with `+`, `-`, `*`, `/`, comparisons, and four functions of
+    `unified_clip.adaptive`: `where`, `minimum`, `sqrt` and `floor`. Do not use `if`, because a number in a compiled
+    graph has no value yet. A rule that uses only these operations gives the same bits on every framework.
     """
 
     def init(self) -> Data:
@@ -88,7 +88,7 @@ class ZClip:
         clip_option: The threshold in the mode "zscore". "mean" clips to the mean. "adaptive_scaling" clips to
             `mean + z_thresh**2 * standard deviation / z`, so that larger spikes are clipped more.
         clip_factor: A factor above 0, by which the threshold of "adaptive_scaling" is multiplied.
-        skip_update_on_spike: Whether a clipped norm leaves the mean and variance unchanged.
+        skip_update_on_spike: If True, a clipped norm does not update the mean and the variance.
         eps: A number above 0 that is added to the standard deviation.
 
     Raises:
@@ -134,8 +134,8 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: The percentile is computed from this number of last norms. None means all norms of the run. With None,
-            the state grows, and only `ClipConfig` supports the rule, on CPUs and outside of compiled graphs.
+        window: The number of last norms from which the percentile is computed. None means all norms of the run, so the
+            state grows. A state that grows needs `ClipConfig`, a CPU and eager calls.
         include_current: Whether the percentile includes the current norm, as in the authors' code. Without the current
             norm, the first step is not clipped.
         warmup_steps: The number of norms at the start that are not clipped. The number is at least 0.
@@ -218,11 +218,12 @@ class AGC:
     Args:
         clip_factor: The threshold divided by the parameter's norm. The number is at least 0.
         convention: The library whose units and defaults apply. In "timm", each index of the first axis is a unit. In
-            "optax", each index of the last axis or axes is a unit. "composer" has the units of timm, and no eps.
-        eps: The smallest norm of a parameter's unit. Smaller norms are replaced by `eps`. None means 0 for "composer",
-            and 1e-3 for the other conventions.
-        smallest_norm: The smallest norm of a gradient's unit in the quotient threshold / norm. Smaller norms are
-            replaced by `smallest_norm`. None means 0 for "composer", and 1e-6 for the other conventions.
+            "optax", each index of the last axis or axes is a unit. "composer" uses the same units as "timm", but the
+            defaults of `eps` and `smallest_norm` are 0.
+        eps: A lower limit for the norm of a parameter's unit. Smaller norms are replaced by `eps`. None means 0 for
+            "composer", and 1e-3 for "timm" and "optax".
+        smallest_norm: A lower limit for the norm of a gradient's unit. The coefficient is threshold / norm, and smaller
+            norms are replaced by `smallest_norm`. None means 0 for "composer", and 1e-6 for "timm" and "optax".
 
     Raises:
         TypeError: A setting is not a number.

@@ -20,10 +20,10 @@ State = dict[str, Real]
 def ema_ratio(
     state: State, norm: Real, step: Real, *, ratio: float, alpha: float, warmup_steps: int
 ) -> tuple[Real, State]:
-    """Return (`ratio` times the average of the clipped norms, the new state).
+    """Return (the threshold, the new state). The threshold is `ratio` times the average of the clipped norms.
 
-    The first `warmup_steps` norms are not clipped, and the average is their mean. After the warm-up, the average is an
-    exponential moving average, with the weight `1 - alpha` for the newest clipped norm.
+    The first `warmup_steps` norms are not clipped. During this warm-up, the average is the mean of all norms. After the
+    warm-up, the average is an exponential moving average: the newest clipped norm has the weight `1 - alpha`.
     """
     mean = state["mean"]
     is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
@@ -49,8 +49,8 @@ def zclip(
 ) -> tuple[Real, State]:
     """Return (the threshold, the new state). The threshold is inf if the norm is not far above the average.
 
-    The first `warmup_steps` norms are not clipped, and the state contains their mean and variance. After the warm-up,
-    the state contains exponential moving averages of the clipped norms.
+    The first `warmup_steps` norms are not clipped. During this warm-up, the state contains the mean and the variance of
+    all norms. After the warm-up, the state contains exponential moving averages of the clipped norms.
 
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """

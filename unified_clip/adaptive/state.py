@@ -1,5 +1,5 @@
-"""Convert the state of a rule between data for files, numbers for the rule, and a packed tensor for devices and
-graphs.
+"""Convert the state of a rule. Files contain plain data, rules compute with numbers, and devices and graphs need one
+packed tensor.
 """
 
 from __future__ import annotations

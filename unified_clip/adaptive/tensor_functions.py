@@ -53,11 +53,12 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 
 
 def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
-    """Clip the gradients of parameters in place like `clip_by_unit_norm`. This function needs PyTorch or Paddle.
+    """Clip the units of gradients in place. This function is the in-place form of `clip_by_unit_norm`, and needs
+    PyTorch or Paddle.
 
     Args:
-        parameters: One parameter, an iterable of parameters, or a dict of parameters. The `.grad` of each parameter is
-            clipped.
+        parameters: One parameter, an iterable of parameters, or a dict of parameters. The function clips the `.grad` of
+            each parameter.
         adaptive: The settings, such as `AGC(clip_factor=0.02)`.
         max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.
 
@@ -115,12 +116,12 @@ def clip_by_tensor_norm(
 def clip_tensor_norm_(
     parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any = math.inf
 ) -> tuple[Tensor, Tensor]:
-    """Clip gradients in place like `clip_by_tensor_norm`.
+    """Clip each gradient in place by its own norm. This function is the in-place form of `clip_by_tensor_norm`.
 
     Args:
-        parameters: On PyTorch and Paddle, pass the parameters, whose `.grad` is clipped. On other frameworks, pass the
-            gradients. On TensorFlow and JAX, pass a list or a dict, in which the clipped tensors replace the gradients.
-            The number of entries must be the same in each step.
+        parameters: On PyTorch and Paddle, pass the parameters. The function clips their `.grad`. On all other
+            frameworks, pass the gradients. On TensorFlow and JAX, pass a list or a dict. The clipped tensors replace
+            the gradients in the list or dict. The number of entries must be the same in each step.
         adaptive: The rule, such as `AdaGC()`.
         state: The state that `initial_state(adaptive, parameters)` or the last call returned.
         max_norm: The largest allowed threshold, as a number or as a tensor with one element. inf means no limit.

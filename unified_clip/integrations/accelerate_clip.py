@@ -31,17 +31,19 @@ def clip_(
 
     If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
     include them. But the gradients of fused optimizers on a GPU are always clipped, unless nonfinite is "raise" or
-    "skip". Otherwise, the function would wait for the GPU to read the scaler's decision.
+    "skip". To read the scaler's decision, the function would have to wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
-        clip: A configuration, or a clipper from `ClipConfig.clipper`, which can declare a process group and ownership.
+        clip: A configuration, or a clipper that `ClipConfig.clipper` returned. To declare a process group or ownership,
+            pass a clipper.
         parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`.
             You can also pass a single parameter, or a dict of name to parameter.
         step: The step for a schedule, counted from 0. If None, the number of earlier clips is the step.
 
-    Returns: The total norm before clipping, a scalar tensor. The norm is None if nothing was clipped, because gradients
-        accumulate, or because the scaler skips the steps of all optimizers.
+    Returns:
+        The total norm before clipping, a scalar tensor. The result is None in two cases: Accelerate only accumulates
+        gradients, or the scaler skips the steps of all optimizers.
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.

@@ -29,9 +29,9 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""The methods of the optimizer that `Attached` replaces. Keras calls `_clip_gradients` once for each update, after
-gradients are averaged and unscaled, and before weight decay. On JAX, Keras also calls `_clip_gradients` if a batch only
-accumulates gradients, and discards the result. `fit` calls `finalize_variable_values` at its end.
+"""`Attached` replaces these methods of the optimizer. Keras calls `_clip_gradients` once for each update, after
+gradients are averaged and unscaled, and before weight decay. If a batch only accumulates gradients, Keras on JAX also
+calls `_clip_gradients`, and does not use the result. `fit` calls `finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
@@ -157,7 +157,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def step(self) -> int:
-        """The step of the next clip for a schedule: the optimizer's `iterations`."""
+        """The step that the next clip passes to the schedule. The step is the optimizer's `iterations`."""
         if self._optimizer is None:
             return self._last_step
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
@@ -273,7 +273,7 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether Keras on JAX discards the clipped gradients, because the batch only accumulates gradients."""
+        """Return whether the batch only accumulates gradients on JAX. Keras then does not use the clipped gradients."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
@@ -327,7 +327,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
 
 
 class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras
-    """A variable whose value can be read during `fit` on JAX, when Keras has no current value."""
+    """A variable that remembers its last value. During `fit` on JAX, Keras removes the current value of variables."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_value" and value is None and self._value is not None:

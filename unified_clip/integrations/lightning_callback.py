@@ -43,21 +43,20 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             `log_every_n_steps`. If 0, nothing is logged.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
             for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank includes a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a parameter, and returns whether this rank includes the gradient of the parameter. A dict maps
-            patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together have more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
+            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
+            means that no two ranks have the same element. A function gets a parameter, and returns whether this rank
+            owns the gradient of the parameter. A dict maps patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Raises:
-        ValueError: When training begins, the trainer, the module or another `ClipCallback` clips too. Or at the first
-            step, a configuration is attached to the optimizer.
-        RuntimeError: When training begins, the engine does not expose the gradients (DeepSpeed, XLA). Or at the first
-            step, FSDP1 shards the gradients, and no ownership is declared.
+        ValueError: The trainer, the module, another `ClipCallback` or an attached configuration clips too.
+        RuntimeError: The engine does not expose the gradients (DeepSpeed, XLA). FSDP1 shards the gradients, and you
+            declare no ownership.
         NonFiniteNormError: The norm of a step is not finite, and nonfinite is "raise".
 
     Source: unified_clip, at `Callback.on_before_optimizer_step`.
@@ -97,14 +96,14 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        The keys of two callbacks differ if they have no state. Lightning then accepts both callbacks, and `setup`
-        raises an error with a clear message.
+        Lightning rejects two callbacks with the same key. Callbacks without a state have different keys, so that
+        `setup` can raise a clear error.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the clip states for Lightning's checkpoint, by the index of the optimizer.
+        """Return the clip states for Lightning's checkpoint. The keys are the indices of the optimizers.
 
         Without an adaptive threshold, the result is empty.
         """
@@ -189,7 +188,9 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
-        """Count the steps of each optimizer from 1, because Lightning counts only the steps of all optimizers."""
+        """Return the number of this optimizer's steps, including this step. Lightning's `global_step` adds up the steps
+        of all optimizers.
+        """
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1

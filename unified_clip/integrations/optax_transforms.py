@@ -52,8 +52,7 @@ def transformation(
 ) -> optax.GradientTransformationExtraArgs:
     """Return a transformation that clips updates.
 
-    optimizer: The transformation that gets the clipped updates. An optimizer is required if nonfinite is "skip". If
-        None, the result only clips.
+    optimizer: The transformation that is applied after the clip. If nonfinite is "skip", an optimizer is required.
     process_group: The names of the axes along which updates are sharded. 'auto' reads the sharding of the arrays. None
         means that each device has complete updates.
     """
@@ -110,8 +109,8 @@ def last(state: Any) -> LastStep:
     """Return the outcome of the last step from an optimizer's state.
 
     Args:
-        state: The state of an optimizer, or an object that contains it: the state of `optax.chain` or `MultiSteps`, a
-            Flax `TrainState`, or an `nnx.Optimizer`'s `opt_state`.
+        state: The state of an optimizer, or an object that contains the state. Examples are a Flax `TrainState` and the
+            `opt_state` of an `nnx.Optimizer`.
 
     Raises:
         ValueError: The state has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
@@ -141,7 +140,7 @@ def rate(state: Any) -> float | None:
     Steps with an unknown outcome are ignored. Return None if all outcomes are unknown, or if no step was made.
 
     Args:
-        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
+        state: The state of an optimizer, or an object that contains the state, such as a Flax `TrainState`.
 
     Raises:
         ValueError: The state has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
@@ -168,11 +167,11 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
+        state: The state of an optimizer, or an object that contains the state, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: settings has other adaptive rules than the transformation. The state has no `ClipState`, or several,
-            or a `ClipState` that `vmap` has stacked.
+        ValueError: The adaptive rules of settings are not the adaptive rules of the transformation. The state has no
+            `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
         TypeError: settings is not a configuration. The state is inside a graph, where arrays have no values.
 
     Example:
@@ -189,11 +188,11 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
 
 
 def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> Any:
-    """Return a copy of an optimizer's state that continues from the clip's state in `data`.
+    """Load the clip state `data` into an optimizer's state, and return the new optimizer state.
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, or an object that contains it. The function does not change `state`.
+        state: The state of an optimizer, or an object that contains the state. The function does not change `state`.
         data: The result of `state_dict` from this module, from a clipper, or from the handle of an optimizer, on any
             framework.
 

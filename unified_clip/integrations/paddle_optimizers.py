@@ -153,7 +153,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
     """Return {name that Paddle gave to a parameter: name that the user passed}.
 
-    Objects cannot identify the parameters, because a static program has different objects.
+    Parameters are matched by Paddle's names, because a static program has its own parameter objects.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
@@ -168,7 +168,7 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
     """Return a function that returns the name of a gradient.
 
-    needs_all: Whether to raise ValueError for a parameter without a name, because patterns need names.
+    needs_all: Whether the configuration has patterns of names. If True, a parameter without a name raises ValueError.
     """
     names = by_own_name or {}
     known = {*names, *names.values()}  # the clipper also looks up the names that this function returned

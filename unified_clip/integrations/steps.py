@@ -1,4 +1,6 @@
-"""The outcome of a step as arrays, for the state of an optimizer and for graphs."""
+"""Store the outcome of a step in arrays. A graph can return arrays, and the state of an optimizer can contain
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,9 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""The type of a function that gets an array and a flag for each local shard, and returns whether any rank has a true
-flag."""
+"""A function that reduces flags over ranks. The arguments are the local shards, and a flag for each shard. The result
+is true if a flag is true on any rank.
+"""
 
 
 def outcome_arrays(

@@ -31,7 +31,7 @@ HOOKS = "_optimizer_step_pre_hooks"
 
 
 CALLERS = 10
-"""In this number of stack frames above a hook, unified_clip looks for PyTorch's checkpoint functions."""
+"""The number of stack frames in which unified_clip looks for PyTorch's checkpoint functions."""
 
 SAVED = "unified_clip"
 """The key of the clip's state in an optimizer's `state_dict()`. A clip with a fixed threshold has no state."""
@@ -101,7 +101,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     @property
     def step(self) -> int:
-        """The step of the next clip for a schedule, counted from 0. You can set `step`."""
+        """The step that the next clip passes to the schedule, counted from 0. You can set `step`."""
         return self._clipper.step
 
     @step.setter
@@ -138,8 +138,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         """Clip before the step.
 
         If the step has a closure, replace the closure by a closure that clips. If the `step` of a subclass calls the
-        `step` of the base class, PyTorch calls this hook twice, but gradients are clipped only once. The stack frame
-        identifies the outer call, because a flag would stay set after an error.
+        `step` of the base class, PyTorch calls this hook twice, but gradients are clipped only once. The stack frame of
+        the outer call is stored for this check. A boolean attribute would stay True after an error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -177,7 +177,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Store the names of the parameters for patterns.
+        """Store the parameter names. Patterns in the configuration need names.
 
         This method is called at the first step, and again after `add_param_group`.
         """
@@ -246,9 +246,10 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _only_creates_state(frame: FrameType | None) -> bool:
-    """Return whether `torch.distributed.checkpoint` makes this step, to create the state of an optimizer.
+    """Return whether `torch.distributed.checkpoint` makes this step.
 
-    If the state of an optimizer is missing, PyTorch creates the state by a step with gradients of 0.
+    If the state of an optimizer is missing, `torch.distributed.checkpoint` creates the state by a step with gradients
+    of 0.
     """
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)

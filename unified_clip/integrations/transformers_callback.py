@@ -40,22 +40,22 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         config: The configuration, or a dict of its settings.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
             for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank includes a gradient element in the norm. Pass this if placements do not show it.
-            'replicated' means that every rank has a copy. 'distinct' means that no two ranks have the same element. A
-            function gets a parameter, and returns whether this rank includes the gradient of the parameter. A dict maps
-            patterns of names to any of these values.
-        check_numel: The expected number of gradient elements. If all ranks together have more or fewer elements,
-            ValueError is raised. True means the number of elements in this rank's gradients, including their shards on
-            other ranks.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
+            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
+            means that no two ranks have the same element. A function gets a parameter, and returns whether this rank
+            owns the gradient of the parameter. A dict maps patterns of names to any of these values.
+        check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
+            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
+            own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Raises:
         ConfigError: A setting in a dict is not valid.
-        ValueError: When training begins, the trainer, another `ClipCallback` or an attached configuration clips too. Or
-            a checkpoint contains the state of other adaptive rules.
-        RuntimeError: When training begins, the engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or
-            at the first step, FSDP1 shards the gradients, and no ownership is declared.
+        ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. A checkpoint contains
+            the state of other adaptive rules.
+        RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
+            gradients, and you declare no ownership.
         NonFiniteNormError: The norm of a step is not finite, and nonfinite is "raise".
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
@@ -95,7 +95,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """Return the configuration and the clip's state, which the trainer saves in `trainer_state.json`."""
+        """Return the configuration and the clip's state. The trainer saves both in `trainer_state.json`."""
         arguments = {"config": json.loads(self._config.dumps("json"))}
         return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
 
@@ -108,8 +108,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         """The state of the clip.
 
         The trainer sets this attribute when it restores callbacks from a checkpoint. The trainer then replaces the
-        user's callback by a new callback. Both callbacks share their attributes, because the user reads `last` from the
-        old callback, and because the process group is not in the checkpoint.
+        user's callback by a new callback. The two callbacks share their attributes. So the old callback, which the user
+        has, still provides `last`, and the new callback has the process group.
         """
         return self.state_dict()
 
