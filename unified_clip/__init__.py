@@ -1,7 +1,8 @@
 """Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
-The functions of this module accept the tensors of any framework, and import only the framework of the tensors.
-`unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same functions for one framework.
+The functions of this module accept the tensors of any framework, and import only the framework of the tensors. Each
+framework also has its own module with the same functions: `unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`,
+`.mlx` and `.numpy`.
 """
 
 import importlib
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .suggest import suggest_threshold as suggest_threshold
 
 _LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
-"""The module of each name that needs the extra `config`.
+"""The names that need the extra `config`, and their modules.
 
 `__all__` does not contain these names, so `from unified_clip import *` works without the extra.
 """

@@ -10,7 +10,7 @@ INSTALLED = ("__pycache__", "node_modules", "site-packages")
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files in a directory tree whose names end in one of `suffixes`, sorted by path.
+    """Return the files in a directory tree, sorted by path. The name of each file ends with one of `suffixes`.
 
     The suffixes are in lower case. Hidden directories and installed packages are skipped. Broken links count as files.
     """

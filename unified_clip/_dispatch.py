@@ -1,4 +1,4 @@
-"""Find the framework of an argument by the types of its tensors. Only the framework of the argument is imported."""
+"""Find the framework of an argument from the types of its tensors, and import only this framework."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ ADAPTERS = {
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (the backend of the first tensor in `argument`, the argument with new iterators over the same items).
+    """Return (the backend of the first tensor, the argument). Iterators in the argument are read, and replaced by new
+    iterators.
 
     NumPy arrays are skipped, because every framework accepts NumPy arrays. If all tensors are NumPy arrays, return
     NumPy's backend.

@@ -97,7 +97,7 @@ def _print(text: str) -> None:
 def flush_or_discard() -> None:
     """Flush stdout and stderr, and discard output that cannot be written.
 
-    If Python's own flush failed at the exit, the exit status would be 120.
+    Without this call, Python would flush at its exit. If the flush failed, the exit status would be 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -22,7 +22,9 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""The tensors of a file can be DEFAULT_RATIO times as large as the file, or DEFAULT_BYTES if this number is larger."""
+"""By default, the tensors of a file can take DEFAULT_RATIO times the size of the file, but at least DEFAULT_BYTES are
+allowed.
+"""
 
 DEFAULT_SECONDS = 600.0
 DEFAULT_NESTING = 100
@@ -113,7 +115,7 @@ class Tree:
     """Counts the entries of nested data during reading, because a list can contain itself."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Without repeated entries, a file has at most one entry per byte."""
+        """An entry takes at least one byte in the file, unless an entry is repeated."""
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size

@@ -1,4 +1,4 @@
-"""The base class of reports, which commands write and read as JSON."""
+"""The base class of reports. Commands write and read reports as JSON."""
 
 from __future__ import annotations
 

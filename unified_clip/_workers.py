@@ -84,7 +84,7 @@ class Exit:
 class Worker:
     """A process that can import this package. The process starts at once, and ends with the `with` block.
 
-    The worker has its own session. When the worker ends, the processes that the worker started end, too.
+    The worker has its own session. The end of the worker also ends all processes of the session.
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
@@ -236,8 +236,9 @@ def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
     The directory that contains this package comes last, so that other packages in the directory do not hide the user's
-    packages. If `PYTHONPATH` has another copy of this package, the directory comes first. Another interpreter gets a
-    separate copy of this package, because this interpreter must not import the other packages in the directory.
+    packages. But if `PYTHONPATH` contains another copy of this package, the directory of this package comes first.
+    Another interpreter gets a separate copy of this package, because this interpreter must not import the other
+    packages in the directory.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

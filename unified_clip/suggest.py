@@ -31,7 +31,7 @@ class Replay:
     """The threshold for each norm, or inf if the rule does not limit the norm."""
 
     clipped: float
-    """The share of norms that are above their thresholds, from 0 to 1."""
+    """The share of clipped norms, as a number from 0 to 1. A norm is clipped if it is above its threshold."""
 
     def __str__(self) -> str:
         limits = [threshold for threshold in self.thresholds if threshold < math.inf]

@@ -28,7 +28,7 @@ TIMEOUT = 120.0
 """The maximum number of seconds that one framework can take, including its start."""
 
 MOST_RTOL = 0.1
-"""The largest allowed `rtol`. With a larger value, gradients of a different order of magnitude could pass."""
+"""The largest allowed `rtol`. A larger value would accept almost all differences."""
 
 PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator."
 
@@ -36,7 +36,7 @@ PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator.
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
     """Fail unless two containers have the same gradients: bit for bit, or within `max_ulp` or `rtol`.
 
-    The tensors of `a` and of `b` may belong to different frameworks.
+    `a` and `b` can contain tensors of different frameworks.
 
     Args:
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
@@ -55,8 +55,8 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
             decimal and in hexadecimal.
         TypeError: A value is not a gradient. For example, the value is a parameter, a Python number or a tensor of
             booleans.
-        ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. `a` and `b` are the same object.
-            No gradient has an element.
+        ValueError: max_ulp is negative, infinite or NaN. rtol is not a number from 0 to 0.1. `a` and `b` are the same
+            object. No gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -164,7 +164,8 @@ def assert_clip_parity(
 
 
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
-    """Fail unless a parity suite passes, as in `unified-clip parity --suite SUITE`. The function writes no report.
+    """Run a parity suite, and fail unless it passes. The command `unified-clip parity --suite SUITE` does the same, and
+    also writes a report.
 
     To test your own functions, list the functions in the suite.
 

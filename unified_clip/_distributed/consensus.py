@@ -103,8 +103,8 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the parameters whose norm can stay on the group's device. 0 means that the host reads the
-        norm.
+        """A digest of the call's parameters, if the norm can stay on the group's device. If the host reads the norm,
+        the digest is 0.
         """
         self._terms: on_device.Terms | None = None
 
@@ -120,7 +120,8 @@ class Consensus:
 
         Return None if the host reads the norm.
 
-        find_terms: A function that returns the `Partial` gradients, or None if a partial sum is missing on a rank.
+        find_terms: A function that returns the `Partial` gradients. If this rank lacks a partial sum, the function
+            returns None.
         before: The `Consensus` of the call's first norm. None means that this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
@@ -277,7 +278,7 @@ class Consensus:
             on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
 
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
-        """Raise ValueError if other ranks leave this norm on their device.
+        """Raise ValueError if the norm stays on the device on some ranks, but not on this rank.
 
         Before the error, this rank takes part in the all-reduces that the other ranks still make.
         """

@@ -21,7 +21,7 @@ REMEDY = (
 
 
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
-    """Return the error message for calls that differ between ranks.
+    """Describe how the calls of the ranks differ.
 
     `texts` contains (ranks, text) for each different text.
     """

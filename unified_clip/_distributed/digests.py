@@ -6,7 +6,9 @@ import hashlib
 from typing import Any
 
 PIECES = 4
-"""The number of 16-bit pieces in a digest. Sums of the squares of pieces over up to 2**30 ranks fit into int64."""
+"""The number of 16-bit pieces in a digest. The ranks add up the squares of a piece. On up to 2**30 ranks, this sum fits
+into int64.
+"""
 
 
 def digest(value: Any) -> int:

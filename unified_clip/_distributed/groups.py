@@ -58,7 +58,7 @@ class NormGroup(NamedTuple):
 
     leaf: Leaf
     label: str | None = None
-    """The name and the shape of the parameter as text, which the ranks of `groups` compare.
+    """The name and the shape of the parameter. The ranks of `groups` compare this text.
 
     None means that the ranks do not compare the parameter.
     """
@@ -115,9 +115,9 @@ class SingleProcess(ProcessGroup):
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
     """Yield (process group, indices of its parameters).
 
-    Each parameter has a list of groups. The first groups of all parameters come before the second groups. All ranks
-    yield their groups in the same order, even if the ranks list the parameters in different orders. Otherwise, ranks
-    could wait for each other in different groups.
+    Each parameter has a list of groups. The function first yields the first group of each parameter, then the second
+    group of each parameter, and so on. All ranks yield their groups in the same order, even if the ranks list the
+    parameters in different orders. Otherwise, ranks could wait for each other in different groups.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}

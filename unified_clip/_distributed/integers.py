@@ -14,9 +14,10 @@ Sum = tuple[Accumulator, str]
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return integers whose sums over ranks show whether the digests of all ranks match.
+    """Return integers for a sum over ranks. The sums show whether the digests of all ranks match.
 
-    The integers are 1, the pieces of the digest, and the squares of the pieces. A rank without a digest sends zeros.
+    The list contains the number 1, the pieces of the digest, and the square of each piece. A rank without a digest
+    sends zeros.
     """
     if digest is None:
         return [0] * (1 + 2 * PIECES)
@@ -34,10 +35,10 @@ def equal_summands(reduced: Sequence[int]) -> bool:
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return integers whose maxima over ranks show whether the digests of all ranks match.
+    """Return integers for a maximum over ranks. The maxima show whether the digests of all ranks match.
 
-    The integers are 1, the pieces of the digest, and the negative pieces. A rank without a digest sends numbers that do
-    not change the maxima.
+    The list contains the number 1, the pieces of the digest, and each piece with a minus sign. A rank without a digest
+    sends numbers that do not change the maxima.
     """
     if digest is None:
         return [0, *[-(2**16)] * (2 * PIECES)]

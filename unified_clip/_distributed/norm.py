@@ -32,7 +32,7 @@ class LocalShards(ABC):
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
     _counts_by_placement = False
-    """Whether this rank includes at least one gradient in the norm because of placements."""
+    """Whether placements make this rank the owner of at least one gradient."""
 
     _has_counted = False
     """Whether a call of `norm` has already called `counted`."""
@@ -53,14 +53,14 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank includes in the total norm.
+        """Return the local tensors that this rank owns.
 
-        Exactly one rank includes each element.
+        Exactly one rank owns each element.
         """
 
     @abstractmethod
     def count_elements(self) -> int:
-        """Return the number of elements that this rank includes in the total norm."""
+        """Return the number of elements that this rank owns."""
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
@@ -71,7 +71,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
-        """Return the gradients with copies on other ranks, according to placements or to the caller's declaration."""
+        """Return the gradients that also have copies on other ranks. Placements or the caller declare the copies."""
 
     @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
@@ -106,14 +106,14 @@ class LocalShards(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return the indices of the sums that this rank includes in the norm.
+        """Return the indices of the sums that this rank owns.
 
         The sums are the result of `sum_terms`.
         """
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of all `terms`, including the sums that other ranks include in the norm.
+        """Return the sums of all `terms`, including the sums that other ranks own.
 
         All ranks have to call this method.
         """
@@ -209,14 +209,14 @@ class LocalShards(ABC):
 
     @property
     def is_only_declared(self) -> bool:
-        """Whether this rank includes its gradients only because of `ownership`, without a check by `check_numel`."""
+        """Whether `ownership` alone decides which gradients this rank owns. With `check_numel`, the result is False."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
         """Sum `Partial` gradients over ranks.
 
-        Return (the sums over all gradients that this rank includes in the norm, the sums over all `Partial` gradients).
+        Return (sums of the gradients that this rank owns, sums of all `Partial` gradients).
         """
         own = self.owned_terms()
         sums = self.sum_terms()
@@ -225,7 +225,7 @@ class LocalShards(ABC):
     def _call_of(
         self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """Return the `Call` of a norm, which contains the values to compare.
+        """Return the `Call` of a norm. A `Call` contains the values that the ranks compare.
 
         For the first norm of a call, the values include all parameters and the number of elements.
         """

@@ -1,4 +1,4 @@
-"""Norms that stay on the GPU of a process group, so that no rank waits for its GPU.
+"""Keep the norm of a process group on the GPUs, so that no rank waits for its GPU.
 
 At the first call with a new list of parameters, the host reads the norm. In this call, the ranks also agree whether
 later norms stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
@@ -28,14 +28,16 @@ The first flag is true if norms can stay on this rank's GPU. The second flag is 
 TAGS = FLAGS + 2
 """The index of the tag among the integers.
 
-The next integers are the flag of a rank that rejects the call, and the digests to compare.
+After the tag, the list contains a flag for a rejected call, and digests.
 """
 
 TAG = 1
 """The tag of a sum, which is equal to `consensus.ADDS`."""
 
 WINDOWS = 178
-"""The number of integers in the second all-reduce: a flag for a float64 norm, and 177 windows of an exact sum."""
+"""The number of integers in the second all-reduce. The first integer is a flag for float64 norms. The remaining 177
+integers are an exact sum (see `STATE` in the kernels).
+"""
 
 REMEDY = (
     "Restart all ranks from the same checkpoint, with UNIFIED_CLIP_TRITON=0. Then the call that differs raises on all "
@@ -51,7 +53,7 @@ MIXED = (
 class NormOnDevice(NamedTuple):
     norm: Scalar
     added: Deferred | None
-    """The integers of the first all-reduce from index FLAGS on. The value is None inside a CUDA graph."""
+    """The result of the first all-reduce, from index FLAGS to the end. Inside a CUDA graph, the value is None."""
 
 
 class Terms(NamedTuple):
@@ -63,7 +65,9 @@ class Terms(NamedTuple):
     """A function that returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """A function that returns the gradients for the sum of `flatten` over all ranks."""
+    """A function that converts the sum over all ranks to gradients. Each rank adds its result of `flatten` to
+    the sum.
+    """
 
     owned: Sequence[int]
     measure: Measure
@@ -74,7 +78,7 @@ class NormRequest(NamedTuple):
     p: float
     own: PartialSums
     numbers: Sequence[int]
-    """The integers of the first all-reduce, with zeros for the sum of this rank."""
+    """The integers of the first all-reduce. The first integers are zeros, and are replaced by the sum of this rank."""
 
     dtype: str
     terms: Terms | None
@@ -88,7 +92,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""The agreements of each process group. A digest of the list of parameters identifies an agreement."""
+"""The agreements of each process group. The keys of the inner dict are digests of lists of parameters."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 """For each process group, the number of the last call and the values that the ranks compared in this call."""
@@ -101,9 +105,9 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 
 
 def most_terms(group: Any) -> int:
-    """Return the largest number of elements of `Partial` gradients in any agreement of the process group.
+    """Return the largest number of `Partial` elements among the agreements of a process group.
 
-    Each call sums this number of elements, because a rank does not know which list of parameters the other ranks pass.
+    The ranks can pass different lists of parameters by mistake, so all calls sum the same number of elements.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 

@@ -46,7 +46,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return False if an earlier rank on the mesh has the same elements as this rank, else True.
+        """Return whether this rank is the first rank on the mesh with its elements.
 
         `Partial` is treated like `Replicate`.
         """
@@ -60,11 +60,13 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        """Return the ranks that have a copy of this rank's local tensor because of the placement `Replicate`."""
+        """Return the ranks that have copies of this rank's local tensor. The placement `Replicate` creates these
+        copies.
+        """
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a tensor with a mesh. For `Partial` placements, return False."""
+        """Return whether this rank has all elements of a distributed tensor. For `Partial` placements, return False."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:
@@ -270,7 +272,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients that the ranks sum later, after an agreement on the layouts."""
+        """Return the `Partial` gradients that the ranks sum later. The ranks first compare the layouts."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -368,7 +370,7 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank includes a gradient in the norm.
+        """Return whether this rank owns a gradient.
 
         Some ranks of the group might not have the gradient.
 

@@ -56,7 +56,7 @@ class Ranks(Sequence[int]):
         return len(self) <= len(other) and self._is_within.get(other, lambda _: bool(other.has(self._array).all()))
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
-        """For each rank in an array, return whether this sequence contains the rank."""
+        """Return a boolean for each rank in an array: whether this sequence contains the rank."""
         ordered = self._sorted
         present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
         return present
@@ -75,7 +75,7 @@ class Ranks(Sequence[int]):
 
     @cached_property
     def key(self) -> int:
-        """A digest that is equal for equal ranks in the same order."""
+        """A digest of the ranks and their order."""
         return digest(self._array.tobytes())
 
     def key_within(self, other: Ranks) -> int:

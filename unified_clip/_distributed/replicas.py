@@ -1,7 +1,7 @@
 """Compare copies of a gradient between ranks: the replicas of HSDP, and copies that `ownership` declares.
 
-The ranks compare copies in the all-reduce of the norm. The first rank with a copy subtracts its checksum once for each
-other copy, and the other ranks add their checksums. The sum is 0 if the copies are equal.
+The ranks compare copies in the all-reduce of the norm. Suppose that n ranks have copies. The first of these ranks adds
+its checksum, multiplied by 1 - n. The remaining ranks add their checksums. If the copies are equal, the sum is 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Copies(NamedTuple):
 
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the ranks with copies that the caller's `ownership` declares, or None if no copies are declared.
+    """Return the copies that the caller's `ownership` declares. If `ownership` declares no copies, return None.
 
     mesh: The ranks of the gradient's mesh. Some ranks of the group are not on this mesh.
     """
@@ -78,10 +78,10 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """The gradients of this rank whose copies are on the same ranks."""
+    """A set of gradients. The same ranks have copies of all gradients in the set."""
 
     key: int
-    """A number that identifies the set on all ranks with the copies. The number is never 0."""
+    """A number for the set, which is never 0. All ranks with copies compute the same number."""
 
     number: int
     is_first: bool
@@ -141,7 +141,8 @@ class CopySet(Protocol):
 def summands(sets: Iterable[CopySet]) -> list[int]:
     """Return integers whose sums over all ranks are 0 if the contents of all copies are equal.
 
-    Each digest includes the key of its set. Without keys, two sets with swapped contents would add up to 0.
+    Each digest includes the key of its set. Without the key, a rank that swaps the contents of two sets would remain
+    unnoticed.
     """
     sums = [0] * PIECES
     for replicas in sets:
@@ -152,7 +153,7 @@ def summands(sets: Iterable[CopySet]) -> list[int]:
 
 
 class Exchange(Protocol):
-    """The collectives of a `Consensus` that `describe` needs."""
+    """The part of a `Consensus` that `describe` needs."""
 
     rank: int
     """The number of this process in the process group."""

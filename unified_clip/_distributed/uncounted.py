@@ -1,8 +1,8 @@
-"""Find gradients that a rank clips, but that no rank includes in the norm.
+"""Find gradients that have no owner rank.
 
-The first rank with a copy of a gradient should include the gradient in the norm. But the gradient can be missing on
-this rank. Each rank adds digests of its gradients with copies to the all-reduce of the norm. If the sum is not 0, the
-ranks compare single gradients.
+The first rank with a copy of a parameter owns its gradient. If the gradient is None on this rank, the norm lacks the
+gradient. To find this error, each rank computes digests of the gradients that have copies, and the all-reduce of the
+norm adds up the digests. If the sum is not 0, the ranks compare single gradients.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .replicas import Exchange
 
 
 def place(leaf: Leaf, are_listed: bool) -> str:
-    """Return the place of a gradient for messages.
+    """Return the place of a gradient as text for messages.
 
     are_listed: Whether all ranks list the same parameters.
     """
@@ -27,9 +27,9 @@ def place(leaf: Leaf, are_listed: bool) -> str:
 
 
 class SharedSet(NamedTuple):
-    """The gradients of this rank whose copies are on the same ranks.
+    """A set of gradients. The same ranks have copies of all gradients in the set.
 
-    The first of these ranks includes the gradients in the norm.
+    The first of these ranks owns the gradients.
     """
 
     key: Hashable
@@ -39,7 +39,7 @@ class SharedSet(NamedTuple):
 
     indices: Sequence[int]
     identities: Sequence[Hashable]
-    """For each gradient, a value that identifies the gradient on all ranks with copies."""
+    """A value for each gradient. All ranks with copies of the gradient compute the same value."""
 
     @property
     def content(self) -> int:
@@ -50,7 +50,6 @@ class SharedSet(NamedTuple):
         """Yield (number, place) for each gradient that has a place.
 
         The number identifies the gradient in the process group. Gradients with the same identity get different numbers.
-        If a later rank has more gradients with this identity, one of the numbers is missing on the first rank.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
@@ -66,7 +65,7 @@ class SharedGradients(NamedTuple):
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Return the error message about gradients that no rank includes in the norm, or None.
+    """Describe the gradients that no rank owns. If each gradient has an owner, return None.
 
     All ranks have to call this function.
     """

@@ -18,7 +18,7 @@ INTERVAL = 1.0
 """The number of seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
-"""For each waiting call, (deadline, level of logging, function that returns the message)."""
+"""The waiting calls. The tuple of each call is (deadline, logging level, function that returns the message)."""
 
 _STARTING = threading.Lock()
 _WATCH: list[threading.Thread] = []

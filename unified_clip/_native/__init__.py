@@ -1,8 +1,8 @@
 """The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` computes the same in NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
-installation. If the variable is not set, a warning reports a clone without kernels that hides an installed copy with
-kernels.
+installation. Suppose that the variable is not set, and that Python imports a clone without kernels. If an installed
+copy has kernels, a warning names the installed copy.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def _load() -> ModuleType | None:
 
 
 def _warn_in_clone() -> None:
-    """Warn that Python imported the clone instead of the installed package, which has compiled kernels.
+    """If the installed package has compiled kernels, warn that Python imported the clone instead.
 
-    With `PYTHONSAFEPATH`, the search path names the clone, so the import is intended. Workers start this way.
+    With `PYTHONSAFEPATH`, Python finds the clone only if the user or a worker adds the clone to the search path. In
+    this case, there is no warning.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return
