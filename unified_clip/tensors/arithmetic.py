@@ -1,6 +1,6 @@
 """Exact sums, roots and rounding, to check the results of unified_clip.
 
-This module checks `unified_clip._core.exact`, so the two modules share no code.
+To find mistakes of `unified_clip._core.exact`, this module shares no code with it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _exponent(value: Fraction) -> int:
 def rounded(values: Float64s, dtype: str) -> Float64s:
     """Return a float64 array whose elements are rounded once to `dtype`, with ties to even.
 
-    Elements that are too large for `dtype` become infinite. For float64 and complex128, the result is the array itself.
+    Elements that are too large for `dtype` become infinite.
     """
     target = FORMATS[dtype]
     if target.size == 8:

@@ -55,7 +55,7 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 
 
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
-    """Return (sum of the elements, sum of their cubes) of a matrix, or None for any other weight.
+    """Return (sum of the elements, sum of their cubes) of a matrix. If the weight is not a real matrix, return None.
 
     Two matrices with the same norm and the same sums have the same elements, maybe in different orders. For example,
     frameworks store the gates of a GRU in different orders.
@@ -78,7 +78,7 @@ def without_ones(shape: Sequence[int | None]) -> list[int | None]:
 
 
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return all orders of axes that frameworks use for a weight. The first order is the weight's own order.
+    """Return all orders of axes that frameworks use for a weight. The first order is (0, 1, 2, ...).
 
     A convolution kernel has the axes (output, input, height, width) in PyTorch and Paddle, and (height, width, input,
     output) in Keras, TensorFlow and JAX. Axes of length 1 are not numbered.
@@ -109,7 +109,7 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the cosines and then the sines for the fingerprint of the flat sequence, by position of the row or column.
+    """Yield the cosines, and then the sines, of the positions of all rows or columns.
 
     The cosine of an element's position is a sum of products: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """
@@ -122,10 +122,7 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """For each of two weights, return whether the weight can be a convolution kernel with channels last.
-
-    If exactly one framework has channels last, only the weight of that framework can have channels last.
-    """
+    """For each of two weights, return whether the weight can be a convolution kernel with channels last."""
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
 
@@ -133,8 +130,8 @@ def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
 def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights by their fingerprints.
 
-    The result is "transposed" if one weight equals the other weight in the order of axes of another framework. The
-    result is "reshaped" if only the flat sequences of elements are equal.
+    If the weights are equal after the usual conversion between frameworks, the result is "transposed". If only the flat
+    sequences of elements are equal, the result is "reshaped".
 
     norm: The norm of the weights, which must be the same for both.
     frameworks: The framework of each weight, or None if the framework is unknown.

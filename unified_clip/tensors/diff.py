@@ -21,13 +21,13 @@ MOST_TENSORS = 5
 def describe(
     left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0, rtol: float = 0
 ) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp` and `rtol`, or '' if all gradients agree.
+    """Describe the gradients that differ by more than `max_ulp` and `rtol`. If all gradients agree, return ''.
 
     If the names of the gradients differ, the text describes only the names. Gradients with different dtypes or shapes
     always differ. A sparse gradient is compared in its dense form.
 
     left, right: The gradients to compare, by name.
-    sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
+    sides: How the text calls `left` and `right`. An example is ("unified_clip", "expected").
     max_ulp: The largest allowed distance of two elements, in ULP.
     rtol: The largest allowed difference of two elements, divided by the largest finite element of the gradient in
         `right`. If `rtol` is 0, only `max_ulp` is used.

@@ -21,11 +21,12 @@ STORAGE = {
 """The NumPy dtype that stores each dtype. NumPy has no bfloat16, so uint16 stores its bits."""
 
 PARTS = {"complex64": "float32", "complex128": "float64"}
-"""The dtype of the real and imaginary parts of each complex dtype."""
+"""{complex dtype: dtype of its real and imaginary parts}."""
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""The stages of a clip. "update" is the new parameters after a step, or, in `verify`, the change of the parameters."""
+"""The stages of a clip. At the stage "update", `parity` compares the parameters after a step, and `verify` compares the
+changes of the parameters."""
 
 
 class UnreadableError(CodedError, code="UC701"):

@@ -85,9 +85,9 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             "the tensors take 7.276 TiB, and the limit for this file is 4 GiB. Choose fewer .*MAX_BYTES='8 TiB'",
         ),
         ({"__metadata__": {"sparse": "[" * 100_000}}, 0, "`sparse` in the metadata is not a JSON object"),
-        ({"a": {**ENTRY, "shape": [-2]}}, 8, "'a' has no valid dtype, shape and pair of data_offsets"),
-        ({"a": {"dtype": "F32"}}, 8, "'a' has no valid dtype, shape and pair of data_offsets"),
-        ({"a": 1}, 8, "'a' has no valid dtype, shape and pair of data_offsets"),
+        ({"a": {**ENTRY, "shape": [-2]}}, 8, "'a' has an invalid dtype, shape or pair of data_offsets"),
+        ({"a": {"dtype": "F32"}}, 8, "'a' has an invalid dtype, shape or pair of data_offsets"),
+        ({"a": 1}, 8, "'a' has an invalid dtype, shape or pair of data_offsets"),
         (
             {"a": {**ENTRY, "dtype": "F8_E4M3"}},
             8,
@@ -328,7 +328,7 @@ def test_a_pickle_is_not_run(
         (pickle.dumps({"w": np.ones(2)}, 4)[:-20], "the file is damaged, or paddle.save did not write it: "),
         (pickle.dumps({"w": np.ones(50_000)}, 4)[:-20], "the file is damaged, or paddle.save did not write it: "),
         (b"no pickle", "the file is damaged, or paddle.save did not write it: "),
-        (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"an array of float64 and shape \(3,\) has 16 bytes instead of 24"),
+        (pickle.dumps({"w": SHORT_OF_BYTES}, 4), r"a float64 array with the shape \(3,\) has 16 bytes instead of 24"),
         (pickle.dumps(ENDLESS, 4), "nested more than 100 deep, or contain themselves. Save a flat dict"),
         (
             pickle.dumps(LAUGHS, 4),
@@ -372,7 +372,7 @@ def test_a_keras_file_without_readable_weights_is_named_with_its_problem(
 
 @pytest.mark.nightly
 def test_what_converting_refuses(torch_files: Path, tensorflow_files: Path) -> None:
-    assert refused(torch_files, "evil.pt").startswith("the file contains posix.mkdir, but may contain only tensors")
+    assert refused(torch_files, "evil.pt").startswith("the file contains posix.mkdir, which is not a tensor")
     assert not (torch_files / "run_by_torch").exists()
     assert "'w' has dtype float8_e4m3fn" in refused(torch_files, "eight.pt")
     assert "cut short" in refused(torch_files, "cut.pt")

@@ -4,7 +4,7 @@
     read(Path("run/ckpt-9"), scratch, only=["model/*"])     the gradients of a checkpoint whose names match
     call("grads.py:gradients", suite, scratch)              the gradients that a Python function returns
 
-If only a framework can read a file, another process (`convert_worker`) converts the file.
+If a file can only be read with a framework, another process (`convert_worker`) converts the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READ_HERE: Mapping[str, Callable[[Path], Iterator[Item]]] = {
     ".pdparams": paddle_pickle.items,
     ".pdopt": paddle_pickle.items,
 }
-"""For each suffix: the function that reads the file in this process."""
+"""{suffix: function that reads the file in this process}."""
 
 CONVERTED = {
     ".pt": "torch",
@@ -40,10 +40,10 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""For each suffix of the files that `convert_worker` converts: the kind of the file."""
+"""{suffix: kind of the file}. The module `convert_worker` converts these files."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""For each kind of file: the framework that is needed to convert the file."""
+"""{kind of file: framework that is needed to convert the file}."""
 
 NEEDED = {
     "torch": "PyTorch is needed to read the file",
@@ -51,7 +51,7 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
     "function": "A module that the function needs is missing",
 }
-"""For each kind of file: the beginning of the error about a missing module."""
+"""{kind of file: first sentence of the error about a missing module}."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
@@ -74,7 +74,7 @@ def read(
     only: Sequence[str] = (),
     pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Gradient]:
-    """Return the gradients in a file by name, in the order of the file.
+    """Return {name: gradient} for a file, in the order of the file.
 
     Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
     returned only if `only` contains its full name.
@@ -88,8 +88,8 @@ def read(
     pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
         suite.
 
-    Raise UnreadableError if the file cannot be read, has no gradients or exceeds a limit, or if a pattern matches no
-    name.
+    If the file cannot be read, has no gradients or exceeds a limit, raise UnreadableError. If a pattern matches no
+    name, raise UnreadableError, too.
     """
     try:
         path, kind = _kind(path)
@@ -151,8 +151,7 @@ def call(
 def _kind(path: Path) -> tuple[Path, str]:
     """Return (path to read, kind of the file).
 
-    The kind is "tensorflow" for a directory and for the prefix of a checkpoint. The path of an .index file is returned
-    without its suffix.
+    A directory and the prefix of a checkpoint have the kind "tensorflow". An .index file loses its suffix.
     """
     if path.is_dir():
         if not (path / "checkpoint").is_file():

@@ -46,7 +46,7 @@ WEIGHTS = "model.weights.h5"
 GZIP = 1
 
 CHECKED_FILTERS = (GZIP, 2, 3)
-"""The supported filters of HDF5: gzip, shuffle and fletcher32. Only gzip can expand data."""
+"""The supported filters of HDF5: gzip, shuffle and fletcher32."""
 
 CHECKSUM = 4
 """The number of bytes that fletcher32 adds to a chunk."""
@@ -91,7 +91,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
     with Path(source).open("rb") as file:
         is_zip = file.read(2) == b"PK"  # instead of a zip, PyTorch before 1.6 wrote a pickle, which cannot be mapped
     if is_zip and not zipfile.is_zipfile(source):
-        raise UnreadableError("the file is cut short: a zip without its end. Copy it again")
+        raise UnreadableError("the file is cut short: the end of the zip archive is missing. Copy the file again")
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:
@@ -101,7 +101,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
             problem = (
-                f"the file contains {rejected[1]}, but may contain only tensors. Save a dict of tensors by name, as "
+                f"the file contains {rejected[1]}, which is not a tensor. Save a dict of tensors by name, as "
                 'in torch.save({"weight": gradient}, "gradients.pt")'
             )
         else:
@@ -211,7 +211,7 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 def _check_chunks(name: str, dataset: Any) -> None:
     """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk expands to more bytes than its size.
 
-    HDF5 does not check chunks. Only chunks that are compressed with gzip can expand.
+    HDF5 does not check chunks. A chunk can expand if it is compressed with gzip.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]

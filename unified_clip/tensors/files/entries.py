@@ -15,11 +15,11 @@ from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
 NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
-"""Prefixes of dtypes that do not belong to gradients, but to counters, masks or text."""
+"""Prefixes of the dtypes of counters, masks and text. Gradients have other dtypes."""
 
 
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
-"""The error numbers for too little memory or disk space. A damaged file causes errors with other numbers."""
+"""The error numbers for too little memory or disk space."""
 
 
 class Item(NamedTuple):
@@ -106,8 +106,8 @@ def _check_rows(name: str, gradient: Sparse) -> None:
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or not shape or values.shape != (len(rows), *shape[1:]):
         raise UnreadableError(
-            f"{name!r} is sparse, but not by rows: the tensor has the shape {list(shape)}, its indices have "
-            f"{list(rows.shape)}, and its values {list(values.shape)}. Convert it to a dense tensor"
+            f"{name!r} is a sparse tensor of an unsupported kind: its shape is {list(shape)}, the shape of its indices "
+            f"is {list(rows.shape)}, and the shape of its values is {list(values.shape)}. Convert it to a dense tensor"
         )
     if rows.size and not 0 <= rows.min() <= rows.max() < shape[0]:
         row = rows.min() if rows.min() < 0 else rows.max()

@@ -1,6 +1,6 @@
 """Memory-map tensors in their files, so that a file of 10 GB takes no memory until its tensors are used.
 
-A tensor that cannot be mapped in its own file is first written to a scratch directory.
+If a tensor cannot be mapped in the original file, the tensor is first written to a scratch directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Raw = npt.NDArray[np.uint8]
 """The bytes of a file."""
 
 Entry = Any
-"""JSON data that describes where a gradient is in a file, or None for a gradient that is None."""
+"""JSON data with the position of a gradient in a file. For the gradient None, the value is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
 """Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""

@@ -25,8 +25,7 @@ LOCAL_HEADER = 30
 extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""For each version of the format: the function that reads an array's header. Newer versions are for structured arrays
-only."""
+"""{version of the format: function that reads an array's header}. Newer versions exist for structured arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:

@@ -1,7 +1,7 @@
 """Read Paddle's `.pdparams` and `.pdopt` without Paddle, and without running code of the file.
 
-Paddle's files are pickles, which call functions by name. The reader calls a harmless function of `STAND_INS` for each
-name that `paddle.save` writes, and rejects other names and opcodes.
+Paddle's files are pickles. A pickle calls functions by name. The reader calls a harmless function of `STAND_INS` for
+each name that `paddle.save` writes, and rejects other names and opcodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONG = 1 << 16
 frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""The unpickler that is written in Python, because the methods for opcodes of the C unpickler cannot be replaced."""
+"""Python's own unpickler. The unpickler in C has no methods that a subclass can replace."""
 
 LONGEST_CODE = 16
 """The largest number of characters in NumPy's code for a dtype, such as `f4`."""
@@ -38,8 +38,7 @@ NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write. The opcodes create objects, or reserve more memory than the file has
-bytes."""
+"""Opcodes that `paddle.save` does not write. These opcodes can create objects, or reserve too much memory."""
 
 SLICED = "UnpackBigParamInfor@@"
 """The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for tensors of more than 1
@@ -71,7 +70,7 @@ class Array:
         size, expected = len(self.data), math.prod(self.shape) * self.dtype.itemsize
         if size != expected and not self.dtype.hasobject:
             raise ValueError(
-                f"an array of {name_of(self.dtype)} and shape {self.shape} has {size} bytes instead of {expected}"
+                f"a {name_of(self.dtype)} array with the shape {self.shape} has {size} bytes instead of {expected}"
             )
 
     def read(self, raw: Raw) -> Dense:
@@ -84,14 +83,14 @@ class Array:
 def _value(name: str, values: Mapping[str, Any]) -> Any:
     """Replaces `eval` in the pickle of a dense tensor. Return the value of a name."""
     if not isinstance(name, str):
-        raise TypeError("the pickle evaluates code, which paddle.save does not write")
+        raise TypeError("the pickle evaluates code")
     return values[name]
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Replaces OrderedDict in a pickle. Return a dict of the pairs.
 
-    Pickles of Python 2 pass the pairs as an argument. Pickles of Python 3 pass no argument, and add the pairs later.
+    Pickles of Python 2 pass the pairs as an argument.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -163,7 +162,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Run an opcode that is followed by a length and the bytes of a bytes object."""
+        """Run an opcode that loads a bytes object."""
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
             self.append(self.read(size))
@@ -179,7 +178,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         the file contains."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
-            raise ValueError("the pickle copies the same data many times, which paddle.save does not write")
+            raise ValueError("the pickle copies the same data many times")
         super().load_reduce()
 
     def load_build(self) -> None:
@@ -189,7 +188,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
         elif not isinstance(target, dict):
-            raise ValueError(f"the pickle changes a {type(target).__name__}, which paddle.save does not write")
+            raise ValueError(f"the pickle changes a {type(target).__name__}")
 
     def load_frozenset(self) -> None:
         self.pop_mark()

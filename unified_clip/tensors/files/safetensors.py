@@ -140,7 +140,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
 
 
 def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
-    """Return an `Entry` for each tensor in the header, by name.
+    """Return {name: entry} for the tensors in the header.
 
     Raise UnreadableError for invalid entries, overlapping entries and gaps.
 
@@ -171,7 +171,7 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
         code = shape = start = stop = None
     if not (isinstance(code, str) and _are_lengths(shape) and _are_lengths([start, stop])):
         raise UnreadableError(
-            f"{name!r} has no valid dtype, shape and pair of data_offsets in the header. Save the file again"
+            f"{name!r} has an invalid dtype, shape or pair of data_offsets in the header. Save the file again"
         )
     if stop < start:
         raise UnreadableError(
