@@ -69,14 +69,13 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "fail the run if an entry of the list of known differences has no cause, or has an unknown cause and "
-        "no reason. With --baseline, the run also fails for failures that the baseline already had, and for missing "
-        "cases, frameworks and results",
+        "help": "fail the run if an entry of the list of known differences lacks a cause or a reason. With --baseline, "
+        "also fail the run for failures that the baseline already had, and for missing cases, frameworks and results",
     },
     "--strict-bits": {
         "action": "store_true",
-        "help": "with --baseline: fail the run for each result whose bits differ from the baseline, also with other "
-        "versions of packages or on another processor",
+        "help": "with --baseline: fail the run if the bits of a result differ from the baseline, even if the versions "
+        "of packages or the processors differ",
     },
     "--format": {
         "choices": ("text", "github"),
@@ -105,7 +104,7 @@ WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "re
 def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     parity = commands.add_parser(
         "parity",
-        help="compare the frameworks with each other, with exact arithmetic and with their own functions",
+        help="compare unified_clip and the frameworks' own functions with exact arithmetic",
         description="Run a suite of cases on every framework, and compare the results bit for bit. Each framework runs "
         "in its own process.",
     )
@@ -293,14 +292,14 @@ def _accept(report: ParityReport, path: Path) -> int:
     print(safe(f"{path}: {counts}. Read it before you commit it."))
     if losses := baseline.losses(report):
         verb = "may fail" if changes.changed or changes.added else "fails"  # a changed entry accepts other bits
-        print(safe(f"The next run with this baseline {verb} again: {losses[0].why}."))
+        print(safe(f"If you pass this baseline again, the next run {verb}: {losses[0].why}."))
         return report.exit_code
     lacking = sum(entry.lacks_reason for entry in entries.read(path))
     fails = report.strict and lacking > 0
     if report.exit_code and not fails:
         print(
-            "ACCEPTED: the list now matches this run. The next run passes if its results are the same. For a baseline, "
-            "take the report of the next run: the report of this run has the accepted failures."
+            "ACCEPTED: the list now matches this run. The next run passes if its results are the same. As a baseline, "
+            "use the report of the next run. The report of this run still contains the accepted failures."
         )
     if lacking:
         what = f"{counted(lacking, 'known difference')} without a reason for an unknown cause"

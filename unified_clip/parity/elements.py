@@ -34,7 +34,7 @@ class WorstElement(ReportModel):
     """The element with the largest distance from the exact result, at the first stage that differs."""
 
     stage: Stage
-    """The first stage of the call at which the result differs."""
+    """The first stage that differs."""
 
     gradient: int | None
     """The index of the gradient, from 0. For the norm, the index is null."""

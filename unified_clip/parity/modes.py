@@ -25,19 +25,18 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""For each framework, the modes that the adapter's `run_in_graph` supports. This table is here because importing an
-adapter imports the framework.
-"""
+"""{framework: modes that the adapter's `run_in_graph` supports}. This table is here because importing an adapter
+imports the framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
 KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
-"""For each framework, the modes whose graphs call the compiled kernels if norm_type is 1 or 2."""
+"""{framework: modes whose graphs call the compiled kernels if norm_type is 1 or 2}."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}
 
 DISTRIBUTED = {"torch": "torch_dtensor"}
-"""For each framework that supports several ranks, the module of `adapters` for distributed tensors."""
+"""{framework: module of `adapters` for distributed tensors}."""
 
 EXACT = (HOST, *PROCESSES)
 """The modes in which unified_clip returns the same bits on every framework."""

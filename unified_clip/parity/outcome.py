@@ -50,8 +50,7 @@ class ClipTensors:
 @dataclass(eq=False)
 class CallOutcome(ClipTensors):
     name: str = ""
-    """The name of the framework's function. The name is '' for a call of unified_clip, or if the framework has no
-    function."""
+    """The name of the framework's function. For a call of unified_clip, the name is ''."""
 
     structure: str = ""
     """The type of the returned container, such as "list of tuple", or '' if the type is not compared."""
@@ -71,10 +70,10 @@ class CallOutcome(ClipTensors):
     """Whether a function of the user changed gradients that should stay unchanged."""
 
     exact_norm: bool = False
-    """Whether the norm must be exact inside a graph, because the compiled kernels computed it."""
+    """Whether compiled kernels computed the norm inside a graph. If True, the norm must be exact."""
 
     same_objects: Sequence[bool] = ()
-    """For each gradient, whether the clip class returned the same object."""
+    """Whether the clip class returned the same object, for each gradient."""
 
     seconds: float = 0.0
     """The duration of the call. If several cases share a graph, this is the mean duration."""

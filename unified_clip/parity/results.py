@@ -170,7 +170,7 @@ class CaseResult(ReportModel):
     """The SHA-256 of the exact result at each stage."""
 
     stages_apart: list[Stage]
-    """The stages at which the bits of unified_clip's results on the host path differ between frameworks."""
+    """The stages at which unified_clip's results differ between frameworks. The bits on the host path are compared."""
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])
@@ -182,7 +182,7 @@ class CaseResult(ReportModel):
 
 
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
-    """Return the stages at which the bits of unified_clip's results on the host path differ between frameworks."""
+    """Return the stages at which unified_clip's results on the host path differ between frameworks."""
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 
@@ -240,14 +240,14 @@ class Problem(ReportModel):
     unified_clip, the value is null."""
 
     excused: bool = False
-    """Whether the baseline already had this failure, so that the failure does not fail the run."""
+    """Whether the baseline excuses this failure, because the earlier run had the same failure."""
 
     cases: list[str]
     """The cases that have the problem."""
 
 
 class Change(ReportModel):
-    """A result, known difference or version that has changed since the baseline."""
+    """A change since the baseline: another result, another known difference or another version."""
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str
@@ -265,7 +265,7 @@ class Change(ReportModel):
     """
 
     why: str = ""
-    """A sentence with the reason why the change fails the run. If the result itself is a failure, the text is empty."""
+    """A sentence that explains why the run fails. If the result itself is a failure, the text is empty."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -291,8 +291,8 @@ class ParityReport(ReportModel):
     """A sentence about the result of the run."""
 
     exit_code: Literal[0, 1, 3]
-    """The exit status: 0 if the run passes, 1 if there is a difference that the baseline does not excuse, and 3 if a
-    result is missing or nothing is tested.
+    """The exit status: 0 if the run passes, 1 if the run fails because of a difference, and 3 if a result is missing or
+    nothing is tested.
     """
 
     suite: str
@@ -320,8 +320,8 @@ class ParityReport(ReportModel):
     """Whether the run has the option `--strict`. With this option, the baseline excuses no failure."""
 
     untested: list[str] = Field(default=[])
-    """The things that no case tests, because every exact result is equal to the input: "unified_clip", gradients, or
-    functions. If this list is not empty, the run fails.
+    """The untested parts: "unified_clip", lists of gradients, or functions. In every case of an untested part, the
+    exact result is equal to the input. If this list is not empty, the run fails.
     """
 
     may_be_missing: list[str] = Field(default=[], exclude=True)
@@ -359,7 +359,7 @@ class ParityReport(ReportModel):
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
 
     def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result fails the run for a reason other than the list of known differences."""
+        """Return whether a result is missing, or is a wrong result of unified_clip."""
         if result.verdict == "missing":
             return framework not in self.may_be_missing
         return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
@@ -371,13 +371,13 @@ class ParityReport(ReportModel):
 
     @property
     def differs(self) -> bool:
-        """Whether there are unexpected differences, including differences that the baseline excuses."""
+        """Whether a result or a known difference is wrong. Excuses by a baseline are ignored."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
     def always_raising(self) -> list[str]:
-        """The functions of the user that raised an error in every case in which a result is expected."""
+        """The functions of the user that raised errors and never returned a result."""
         returning = {f"{each.function} ({name})" for name, each in self.natives() if each.sha256}
         raising = [f"{r.function} ({name})" for name, r in self.natives() if r.is_users and r.kind == "raises"]
         return [] if self.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]

@@ -141,7 +141,7 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
     for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
         if (count := sum(mode in group for group in TOGETHER)) != 1:
             raise RuntimeError(
-                f"TOGETHER in parity/run_suite.py contains the mode {mode!r} {count} times. Add it to one tuple"
+                f"TOGETHER in parity/run_suite.py contains the mode {mode!r} {count} times. Add it to one of the tuples"
             )
     items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
     jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
@@ -167,7 +167,8 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """Return the things that no case tests, because every exact result is equal to the input.
+    """Return the parts of the suite that no case tests. In every case of such a part, the exact result is equal to the
+    input.
 
     The list can contain "unified_clip", names of lists of gradients, and functions of the user.
     """

@@ -258,7 +258,7 @@ def test_accept_reports_a_loss_against_the_baseline_that_the_list_cannot_accept(
         known = entries.read(path) if path.exists() else []
         run = build.against(run_with_differences({"one": 0.5}, known), [loss])
         assert parity_cli._accept(run, path) == 1
-        assert f"The next run with this baseline {verb} again: other bits." in capfd.readouterr().out
+        assert f"If you pass this baseline again, the next run {verb}: other bits." in capfd.readouterr().out
 
 
 def test_an_accepted_difference_has_its_cause_and_a_new_cause_gets_a_new_reason(tmp_path: Path) -> None:

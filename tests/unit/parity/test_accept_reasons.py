@@ -72,9 +72,7 @@ def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is 
 def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     judged = unexplained(tmp_path)
     (note,) = build.incomplete(judged.known)
-    assert note.startswith(
-        "1 known difference with an unknown cause and without a reason of yours: torch, clip: a. Write"
-    )
+    assert note.startswith("1 known difference with an unknown cause and without your reason: torch, clip: a. Write")
     assert judged.exit_code == 0
     strict = build.strict(judged)
     assert strict.exit_code == 1
@@ -121,7 +119,7 @@ reason = "inf / inf"
 def test_an_entry_with_an_infinite_size_is_rejected_and_replaced_by_accept(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text(f"{UNBOUNDED}\n{UNBOUNDED.replace('torch', 'jax')}", encoding="utf-8")
-    message = "size = inf would accept any number, but 2 of 2 entries have it.*Run the command with --accept once"
+    message = "2 of 2 entries have size = inf, which would accept any number.*Run the command with --accept once"
     with pytest.raises(SuiteError, match=message):
         entries.read(file)
     measured = {("torch", "no norm"): (0.0, "norm"), ("torch", "nothing"): (0.5, "norm"), ("torch", "now"): (4.0, "")}

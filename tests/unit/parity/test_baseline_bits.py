@@ -28,13 +28,13 @@ def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
     old, new = native(sha256=None), native(sha256={"norm": "b"})
     assert torch_changes(old, new, "native") == []
     (note,) = baseline.notes(torch_report(native=old), torch_report(native=new))
-    assert note.endswith("not their bits, because the baseline has no digests of them.")
+    assert note.endswith("The bits were not compared, because the baseline has no digests.")
     older = torch_report(native=native(sha256={"norm": "a"}))
     older.versions["torch"] = "2.12"
     assert [each.kind for each in baseline.changes(older, torch_report(native=new))] == ["version"]
     assert baseline.notes(older, torch_report(native=new)) == [
-        "Only the distances of the frameworks' functions were compared with the baseline, not their bits, because the "
-        "baseline has torch 2.12."
+        "The distances of the frameworks' functions were compared with the baseline. The bits were not compared, "
+        "because the baseline has torch 2.12."
     ]
 
 
@@ -76,7 +76,7 @@ def test_with_strict_bits_equal_bits_pass() -> None:
 
 def test_strict_bits_needs_a_baseline_with_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     baseline.check_digests(tmp_path / "old.json", after_an_upgrade()[0])
-    with pytest.raises(SuiteError, match="has no digests of the results of functions, which --strict-bits compares"):
+    with pytest.raises(SuiteError, match="lacks the digests that --strict-bits compares"):
         baseline.check_digests(tmp_path / "old.json", torch_report(native=native(sha256=None)))
     assert cli.main(["parity", "--strict-bits"]) == 2
     assert "Add --baseline FILE, or remove --strict-bits" in capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_a_function_that_is_not_deterministic_is_reported_without_failing_the_ru
 ) -> None:
     status, printed, found_change = run_changed_function("5e-3 + 4e-3 * np.random.default_rng().random()")
     assert (status, found_change.worse) == (0, False)
-    assert found_change.after.endswith("not deterministic: with other bits in a second call")
+    assert found_change.after.endswith("not deterministic: a second call returned other bits")
     assert "clip.py:clip (numpy) is not deterministic: in 1 case, a second call returned other bits." in printed
 
 
@@ -166,7 +166,7 @@ def test_other_bits_on_another_processor_do_not_fail_the_run(run_changed_functio
     status, printed, found_change = run_changed_function("5.1e-3", processor="VAX, 1 cores")
     assert (status, found_change.worse) == (0, False)
     why = "because the baseline is from another processor (VAX, 1 cores)."
-    assert f"Other bits of your functions than in the baseline do not fail this run, {why}" in printed
+    assert f"If bits of your functions differ from the baseline, this run does not fail, {why}" in printed
     status, printed, found_change = run_changed_function("5.1e-3", "--strict-bits", processor="VAX, 1 cores")
     assert (status, found_change.worse) == (1, True)
     assert "FAIL: 1 case on numpy: 1 result with other bits than in the baseline (numpy, your function" in printed

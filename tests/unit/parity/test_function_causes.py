@@ -343,7 +343,9 @@ def test_the_report_names_the_cause_of_all_cases(run: Callable[..., tuple[int, s
     assert printed.count("; as with the sum of the norms of the tensors instead of the norm. Correct your") == 2
     status, printed = run(CLIP, "--case", "two: clip_by_global_norm(clip_norm=0.7)")
     assert status == 1
-    assert printed.count("The cause is from the cases of --case alone. A whole run tests causes on all cases") == 1
+    assert (
+        printed.count("The cause fits the cases of --case. A run without --case finds a cause that fits all cases") == 1
+    )
 
 
 def test_a_function_that_is_not_deterministic_is_reported_if_its_cause_is_unknown(

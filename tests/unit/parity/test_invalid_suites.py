@@ -60,7 +60,7 @@ def toml_with_tensor(text: str) -> str:
             cases_toml(NORM, "container = 'set'"),
             "container: it is 'set'. Give one of list, tuple, ",
         ),
-        (cases_toml(NORM, "listed = [1]"), "listed applies to calls in place only. Remove it"),
+        (cases_toml(NORM, "listed = [1]"), "listed needs a call in place. Remove listed"),
         (
             cases_toml(NORM_IN_PLACE, "expanded = true"),
             "unified_clip rejects expanded memory in calls in place. Remove",
@@ -115,7 +115,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             cases_toml("{ call = 'get_total_norm', norm_type = 1e300 }"),
-            "norm_type is 1e\\+300. Give inf, or 0.01 to 100",
+            "norm_type is 1e\\+300. Give inf, or a number from 0.01 to 100",
         ),
         (
             cases_toml("{ call = 'clip_by_norm', clip_norm = 1, axes = [1] }"),

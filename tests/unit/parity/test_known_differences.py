@@ -178,14 +178,13 @@ def test_entries_for_inf_and_nan_and_for_finite_differences_do_not_cover_each_ot
     problem, stale = judge_deviations([nan], deviations_of_size(4.0))[1]
     assert stale == STALE
     assert problem == (
-        "numbers differ, by 400 %; the known difference 'inf / inf' lists only a difference with inf or NaN in the "
+        "numbers differ, by 400 %; the known difference 'inf / inf' covers differences with inf or NaN in the "
         "gradients; the cause is unknown. Run the command with --accept to list this one"
     )
     for where in ("norm", "norm and gradients"):
         assert STALE in judge_deviations([nan], deviations_of_size(0.0, where))[1]
     assert (
-        "lists only a difference of finite numbers"
-        in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
+        "covers differences of finite numbers" in judge_deviations([finite], deviations_of_size(4.0, "gradients"))[1][0]
     )
     assert "more than rounding, as listed" in judge_deviations([nan], deviations_of_size(0.5, "gradients"))[1][0]
 
@@ -269,18 +268,18 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
     assert lacking.verdict.endswith("1 difference of the frameworks' functions, all known, 1 entry has no `cause`.")
     (note,) = build.incomplete(lacking.known)
     assert note.startswith(
-        "1 entry has no `cause` in the list of known differences: it accepts every mistake of its size"
+        "1 entry has no `cause` in the list of known differences: it accepts any difference up to its size"
     )
     assert f'add the lines: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
     strict = build.strict(lacking)
     assert (lacking.exit_code, strict.exit_code) == (0, 1)
     assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."
     assert [each.detail for each in strict.problems] == [
-        'the entry has no `cause`, so it accepts every mistake of its size. Add the line cause = "16 bits", or run '
+        'the entry has no `cause`, so it accepts any difference up to its size. Add the line cause = "16 bits", or run '
         "the command with --accept"
     ]
     (problem,) = build.strict(lacking, accepting=True).problems
-    assert problem.detail == "the entry has no `cause`, so it accepts every mistake of its size"
+    assert problem.detail == "the entry has no `cause`, so it accepts any difference up to its size"
     assert build.against(strict, baseline.changes(lacking, strict)).exit_code == 1
 
 

@@ -57,7 +57,7 @@ WRONG_RESULTS = {
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
     "return [Box() for g in grads], 1.0\nclass Box: pass": "returned clip.Box as a clipped gradient. Return",
     "return grads, 1.0\nassert not clip": "the file cannot be imported: line 4: AssertionError. Correct the file",
-    "return grads, None": "returned a tuple of 2 whose norm is None. .*Or, if it returns gradients only, write "
+    "return grads, None": "returned a tuple of 2 whose norm is None. .*Or, if it returns no norm, write "
     "clip_by_global_norm = .gradients. under .frameworks.numpy.returns.",
     "return grads, grads[0]": "returned numpy.ndarray with 2 elements as the norm. Return a norm with one element",
     "return grads, 1.0\nraise KeyError(3)": "the file cannot be imported: line 4: KeyError: 3. Correct the file",
@@ -76,10 +76,10 @@ def test_a_result_of_a_wrong_type_is_unreadable(tmp_path: Path) -> None:
 
 
 WRONG_RESULTS_IN_PLACE = {
-    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which changes no "
-    "gradient of the caller. For each item, write gradient",
+    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument. This does not change "
+    "the gradients of the caller. For each item, write gradient",
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
-    "clipped values into the gradients, as clip_grad_norm_ does. Or, if it returns gradients",
+    "clipped values into the gradients, as clip_grad_norm_ does. Or, if it returns no norm",
 }
 """The body of a function that clips in place, and the error."""
 
@@ -109,8 +109,9 @@ def test_a_function_that_returns_none_is_moved_to_the_name_that_clips_in_place(t
     error = call_function(tmp_path, body)["unreadable"]
     assert error == (
         "clip.py:clip returned None. Return (clipped gradients, norm). Or, if it clips in place, move it to the name "
-        "clip_grad_norm_ under [frameworks.numpy.functions], whose rule adds 1e-6 to the norm, and write "
-        'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]'
+        "clip_grad_norm_ under [frameworks.numpy.functions], and write "
+        'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]. The rule of clip_grad_norm_ adds 1e-6 to '
+        "the norm"
     )
     in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     assert call_function(tmp_path, body, in_place, "nothing")["name"] == "clip.py:clip"
@@ -150,7 +151,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
             assert ("To compare the norm, too, write the adapter of docs/own" in error) == (clip_case is norm)
     for clip_case in (global_, norm, value):
         error = call_function(tmp_path, without_norm, clip_case)["unreadable"]
-        assert f'if it returns gradients only, write {clip_case.call_name} = "gradients" under' in error
+        assert f'if it returns no norm, write {clip_case.call_name} = "gradients" under' in error
         assert call_function(tmp_path, without_norm, clip_case, "gradients")["name"] == "clip.py:clip"
 
 

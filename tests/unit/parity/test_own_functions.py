@@ -233,7 +233,7 @@ WRONG_TABLES = [
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_norm = 'gradients'",
         "",
-        "whose result has one form only. Remove this line",
+        "because its result always has the same form. Remove this line",
     ),
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nglobal_norm = 'gradients'",

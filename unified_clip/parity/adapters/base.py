@@ -41,23 +41,19 @@ class Returned(NamedTuple):
 class Adapter(TensorConverter, Protocol):
     """The operations of a framework that a parity worker needs.
 
-    The module of each framework contains a subclass `Framework`. Every subclass has to define `sgd`. All other methods
-    have defaults.
+    The module of each framework contains a subclass `Framework`. Every subclass has to define `sgd`.
     """
 
     packages: Sequence[str] = ()
     families: Sequence[str] = ()
-    """The families of clip rules, as in `public_calls.Call.family`, for which the framework has functions."""
+    """The families of clip rules that the framework has functions for. `public_calls.Call.family` lists the
+    families."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. If False, in-place functions replace the tensors in a
-    container.
-    """
+    """If False, in-place functions replace the tensors in a container."""
 
     writes_from_graphs: bool = True
-    """Whether an in-place function inside a graph writes into tensors outside the graph. If `writes` is False, this
-    attribute has no effect.
-    """
+    """Whether an in-place function inside a graph writes into tensors outside the graph."""
 
     marks_parameters: bool = False
     """Whether the framework's parameters have the attribute `need_clip`."""
@@ -73,7 +69,7 @@ class Adapter(TensorConverter, Protocol):
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients after an in-place call. If `writes` is False, this method is not called."""
+        """Return the gradients after an in-place call."""
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
@@ -94,9 +90,8 @@ class Adapter(TensorConverter, Protocol):
     def overlapping(self, tensors: list[Any]) -> list[Any]:
         """Concatenate 1-d tensors, and return an overlapping view for each tensor.
 
-        Each view begins one element after the previous view.
-
-        Frameworks without views return the tensors themselves.
+        The start of each view is one element after the start of the previous view. If the framework has no views,
+        return the tensors.
         """
         return tensors
 
@@ -124,15 +119,15 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_global(self, invocation: Invocation, threshold: float, p: float, norm: float | None) -> Returned | None:
-        """Call the framework's function that clips by the total norm.
+        """Clip by the total norm.
 
-        p: The norm_type.
+        p: The argument `norm_type`.
         norm: The total norm to use. If None, the function measures the norm.
         """
         return None
 
     def native_by_norm(self, invocation: Invocation, threshold: float, axes: Sequence[int] | None) -> Returned | None:
-        """Call the framework's function that clips each tensor by its norm.
+        """Clip each tensor by its norm.
 
         axes: The axes of slices that are clipped by their own norms. If None, the whole tensor is clipped by one norm.
         """
@@ -142,17 +137,10 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_settings(self, invocation: Invocation, threshold: float) -> Returned | None:
-        """Call Paddle's function that clips by the settings of `set_gradient_clip`.
-
-        No other framework has this function.
-        """
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """Call the framework's function for adaptive gradient clipping by units.
-
-        `invocation.gradients` contains all gradients, and then all parameters.
-        """
+        """`invocation.gradients` contains all gradients, and then all parameters."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
@@ -182,7 +170,8 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """The adapter of a framework whose in-place functions get parameters, and overwrite `.grad` of each parameter."""
+    """The adapter of a framework whose in-place functions take parameters. The functions overwrite `.grad` of each
+    parameter."""
 
     writes = True
     marks_parameters = True
@@ -238,8 +227,7 @@ class Invocation:
     """The name of the framework's function that the adapter called, or '' if there is no function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The cached values of properties. The decorator `cached_property` is not used, because its lock cannot be traced
-    into a graph."""
+    """The cached values of properties. The lock of `cached_property` cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:
@@ -280,10 +268,6 @@ class Invocation:
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """A function that returns whether to clip a parameter.
-
-        The function is None if parameters have the attribute `need_clip`.
-        """
         if self.adapter.marks_parameters:
             return None
         needed = {

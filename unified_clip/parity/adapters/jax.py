@@ -32,7 +32,7 @@ except Exception as error:  # an optax for another version of JAX may raise any 
 HAS_OPTAX = not problem
 if problem:
     optax = base.Unimportable(
-        f"{problem}. Or leave these functions out: pass --without jax:native, or remove native from modes under "
+        f"{problem}. To leave these functions out, pass --without jax:native. Or remove native from `modes` under "
         "[frameworks.jax] of the suite"
     )
 

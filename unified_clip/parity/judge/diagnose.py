@@ -11,7 +11,7 @@ from .oracle import Expected
 
 
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
-    """Return the cause of a difference, such as another eps or norm. Return None for an unknown cause."""
+    """Return the cause of a difference. If the cause is unknown, return None."""
     observation = observe(case, expected, outcome)
     return find_cause(observation) if observation else None
 

@@ -1,4 +1,4 @@
-"""Choose causes for the differences of a function that agree with all cases of the function."""
+"""For each function of the user, choose causes that agree with all cases of the function."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Results = Mapping[tuple[str, str], JudgedResult]
 
 
 def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
-    """For the user's functions, replace the causes in `results` by causes that agree with all cases of a function.
+    """Replace the causes in `results` for the user's functions.
 
-    If a case has a long list of gradients, the cause is kept, because the tensors were not stored.
+    If a case has a long list of gradients, the cause stays unchanged.
     """
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):

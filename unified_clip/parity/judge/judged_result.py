@@ -33,11 +33,11 @@ class JudgedResult:
     """The result for the report, or None if the framework has no function for the case."""
 
     outcome: CallOutcome | None = None
-    """The tensors of the result, or None if there are no tensors, or if the tensors are too long to keep."""
+    """The tensors of the result. If the tensors are missing or too long to keep, the value is None."""
 
     differs: bool = False
     needs_no_cause: bool = False
-    """Whether no cause is needed, because no number differs, or because a known difference covers any cause."""
+    """Whether the report needs no cause. For example, no number differs, or a known difference covers any cause."""
 
     @property
     def native(self) -> NativeResult | None:

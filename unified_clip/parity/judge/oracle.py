@@ -202,8 +202,8 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    In the result, the norm is a float64 vector that contains the total norms of all steps, and then the numbers of the
-    last state.
+    In the result, the norm is a float64 vector. The vector contains the total norms of all steps. The numbers of the
+    last state follow.
 
     totals: The total norm of each step. If None, the exact norms are computed.
     """
@@ -240,8 +240,8 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the clipped gradients of a case with adaptive gradient clipping.
 
-    extremes: (`extreme` for the norms of the gradients, `extreme` for the norms of the parameters), as in
-        `counted_norm`.
+    extremes: Two values of `extreme`, as in `counted_norm`. The first value is for the gradients, and the second value
+        is for the parameters.
     """
     settings, limit = adaptive_calls.settings(case.arguments), float(case.arguments.get("clip_norm", math.inf))
     tensors = [densify(each) for each in case.gradients]

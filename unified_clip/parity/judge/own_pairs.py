@@ -24,15 +24,8 @@ def compare(
 ) -> list[OwnPair]:
     """Compare the results of the user's functions with each other, and return an `OwnPair` for each pair of frameworks.
 
-    The verdict on a pair is the first verdict in this list whose condition is true:
-
-    - "equal": the results are equal
-    - "close": the results differ by no more than the sum of both tolerances
-    - "known": the verdict on one result is "known", and the verdict on the other result is not "different"
-    - "different"
-
-    For a long list of gradients, `outcomes` contains no tensors. Then the verdict on the pair is the worse verdict of
-    both results.
+    If a result has the verdict "known", and the other result is not "different", the verdict on the pair is "known". If
+    a list of gradients is long, the verdict on the pair is the worse verdict of both results.
     """
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
@@ -40,7 +33,7 @@ def compare(
         verdicts = {results[left].verdict, results[right].verdict}
         a, b = outcomes[left], outcomes[right]
         if a is None or b is None:
-            detail, size = "the list of gradients is long: compared with the exact result only", None
+            detail, size = "the list of gradients is long, so each result was compared with the exact result", None
             verdict = next((each for each in ("different", "known", "close") if each in verdicts), "equal")
         else:
             detail, size = _difference(case, a, b)
@@ -57,7 +50,7 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (description, size) of the difference between two results. If there is a description, the size is None."""
+    """Return (description, size) of the difference between two results."""
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None
     sizes = []
@@ -88,7 +81,7 @@ class _Own(NamedTuple):
 
 
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
-    """Return notes about functions of the user that could be compared with each other, but were not compared."""
+    """Return notes about functions of the user that the cases do not compare with each other."""
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
         _Own(framework, name, text)
@@ -108,7 +101,7 @@ def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework])
     shared = {each.name for each in without if any(each.name == other.name and _differ(each, other) for other in own)}
     notes = []
     if listed := ", ".join(str(each) for each in without if each.name in shared):
-        notes.append(f"{NOT_COMPARED}: {listed}. No case has results of two of them.")
+        notes.append(f"{NOT_COMPARED}: {listed}. Each case has the result of at most one of these functions.")
     if others := [each for each in without if each.name not in shared]:
         notes.append(f"{NOT_COMPARED}: {', '.join(map(str, others))}. {_remedy(others, own)}")
     return notes

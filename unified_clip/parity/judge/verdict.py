@@ -3,8 +3,8 @@
 The verdict is `equal` if the result and the exact result have the same bits. Otherwise, the verdict is `different`,
 with two exceptions:
 
-- `close`: the contract allows the error of the norm, and this norm explains every element exactly. This verdict is
-  possible on the device path, in graphs without compiled kernels, and if `norm_type` is not 1, 2 or inf.
+- `close`: the contract allows the error of the norm, and this norm explains every element exactly. Norms have errors
+  if a framework computes the norm on the device path or in a graph, or if `norm_type` is not 1, 2 or inf.
 - `flushed`: the framework replaced subnormal numbers by 0 in a case with `subnormal = true`.
 """
 
@@ -38,12 +38,12 @@ NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
     "that equals the exact norm before rounding",
-    "no norm": "the same gradients, from a function that returned no norm",
-    "close": "within the contract's bound. For a framework's function: within rounding",
+    "no norm": "the same gradients, but the function returned no norm",
+    "close": "an error that the contract allows. For a framework's function: a rounding error",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
-    "known": "a difference of a framework's function that the suite lists",
-    "different": "an unexpected difference. For a framework's function: one that the suite does not "
-    "list, or lists with another size",
+    "known": "a difference that is in the suite's list of known differences",
+    "different": "an unexpected difference. For a framework's function: the list of known differences lacks the "
+    "difference, or contains another size",
     "crashed": "the framework's process ended without a result",
     "timed out": "the framework's process gave no result in time",
     "out of memory": "the framework's process had too little memory",
@@ -146,7 +146,10 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """If a clip class returned a copy of an unchanged gradient, return an error message. Otherwise, return ''."""
+    """If a gradient with the coefficient 1 came back as a copy, return an error message.
+
+    Clip classes have to return the gradient itself.
+    """
     if case.call.by_value:
         return ""
     inputs, right = map(densify, case.gradients), expected.gradients or []
@@ -199,7 +202,8 @@ def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dens
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether a norm that the contract allows on the device path explains the clipped gradients."""
+    """Return whether an allowed norm explains the clipped gradients. The contract allows errors of the norm on the
+    device path."""
     if outcome.gradients is None or expected.gradients is None:
         return True
     if case.call.by_value:
@@ -216,7 +220,7 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether norms that the contract allows on the device path explain the result of an adaptive rule.
+    """Return whether allowed norms explain the result of an adaptive rule.
 
     In results of `adagc`, the norms of the tensors are unknown. So the allowed error is ADAGC_FACTOR times the allowed
     error of a norm.
@@ -250,10 +254,7 @@ on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
-    """Return whether the clipped gradients explain the parameters after an SGD step.
-
-    Return True if no parameters were computed.
-    """
+    """Return whether the parameters after an SGD step are correct for the clipped gradients."""
     gradients = outcome.gradients or ()
     return outcome.update is None or ulps([*map(oracle.after_sgd_step, gradients)], outcome.update) == 0
 
@@ -278,7 +279,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
     """Return whether each element of the result is equal to the same element of a candidate.
 
-    Elements with 64 bits, and elements of sparse gradients, have to be equal only up to rounding.
+    Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 
     candidates: A correctly clipped gradient for each allowed norm.
     """

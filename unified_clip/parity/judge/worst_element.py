@@ -1,7 +1,6 @@
-"""Find the element of a result with the largest error, at the first stage of the call that differs.
+"""Find the element with the largest error. The search uses the first stage at which a result differs.
 
-For a framework's function, a stage is skipped if the stage differs only by rounding, and a later stage has a larger
-difference.
+For a framework's function, a stage that differs only by rounding is skipped if a later stage differs more.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def find(
     modes: Iterable[str],
     tolerance: float = TOLERANCE,
 ) -> dict[str, WorstElement]:
-    """Return the element with the largest error in each mode that differs."""
+    """Return {mode: element with the largest error} for the modes with a wrong result."""
     native = outcomes.get(NATIVE)
     own = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}
@@ -52,7 +51,6 @@ class _Place(NamedTuple):
     """(relative distance, distance in ULP). For unified_clip, the relative distance is 0."""
 
     apart: int
-    """The number of elements of the tensor that differ."""
 
 
 def _find(

@@ -19,7 +19,7 @@ from ..suite.schema import Name
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
-"""The parts of the result in which only one side has inf or NaN. '' means that there is no such part."""
+"""The parts of the result in which only one side has inf or NaN."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -34,14 +34,13 @@ KINDS: Mapping[str, str] = {
 }
 
 SIZED = ("value", "touched")
-"""The kinds of differences in which only numbers differ. An entry for such a difference needs a size or
-`not_finite`."""
+"""An entry with one of these kinds needs a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared."""
 
 ERRORS = ("raises", "error")
-"""The kinds of differences in which the function raises an error."""
+"""For these kinds, the function raises an error."""
 
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 
@@ -64,18 +63,18 @@ class NativeDeviation:
     """A key of `KINDS`, or '' if the results are equal up to rounding."""
 
     finite_size: float = 0.0
-    """The largest relative difference of finite numbers. Differences by rounding are stored as 0, except for the kind
-    "touched"."""
+    """The largest relative difference of finite numbers. A difference by rounding is stored as 0. Differences of the
+    kind "touched" are stored in full."""
 
     norm: float | None = None
-    """The relative error of the norm. The error is None if there is no norm to compare, and inf if one of the two norms
-    is inf or NaN."""
+    """The relative error of the norm. If there is no norm to compare, the error is None. If a norm is inf or NaN, the
+    error is inf."""
 
     gradients: float | None = None
     """The largest error of an element, relative to the largest exact element of its gradient.
 
-    The error is None if the gradients were not compared, and inf if an element is inf or NaN in only one of the
-        results.
+    If the gradients were not compared, the error is None. If an element is inf or NaN in one of the two results, the
+    error is inf.
     """
 
     not_finite: NotFinite = ""
@@ -85,7 +84,7 @@ class NativeDeviation:
 
     detail: str = ""
     cause: str = ""
-    """The cause as a sentence, or '' if no cause was found, or if the list already contains the difference."""
+    """The cause as a sentence. If the cause is unknown, the text is ''."""
 
     cause_kind: str = ""
     """The kind of the cause, such as "another eps"."""
@@ -112,7 +111,7 @@ class Difference(Protocol):
 
 
 class KnownDifference(schema.Table):
-    """An entry of `known.toml`: a difference of a framework's function that the suite accepts."""
+    """An entry of `known.toml`: a known difference between a framework's function and exact arithmetic."""
 
     framework: Name
     function: Name
@@ -130,8 +129,10 @@ class KnownDifference(schema.Table):
     """
 
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
-    """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause. '' also
-    stands for any cause: an entry from an earlier version has no key `cause`, and is reported as incomplete.
+    """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause.
+
+    An entry from an earlier version has no key `cause`. This entry covers any cause, and the report says that the entry
+    is incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
@@ -159,7 +160,7 @@ class KnownDifference(schema.Table):
     def _bounded(cls, within: float) -> float:
         if within > LARGEST_WITHIN:
             problem = f"{within:g} is above {LARGEST_WITHIN:g}, so the entry would accept another order of magnitude"
-            remedy = "Lower it, and run the command with --accept to list each order of magnitude in its own entry"
+            remedy = "Lower `within`, and run the command with --accept to write an entry for each order of magnitude"
             raise ValueError(f"{problem}. {remedy}")
         return within
 
@@ -181,7 +182,7 @@ class KnownDifference(schema.Table):
 
     @property
     def lacks_reason(self) -> bool:
-        """Whether the cause is unknown, and the entry still has the reason that `--accept` wrote."""
+        """Whether the user still has to write the reason for a difference with an unknown cause."""
         return UNKNOWN in self.causes and self.reason.endswith(UNEXPLAINED)
 
     @property
@@ -198,7 +199,6 @@ class KnownDifference(schema.Table):
         return Requirement(self.versions) if self.versions else None
 
     def unreported(self, installed: Mapping[str, str]) -> str:
-        """If the package in `versions` is not installed, return the name of the package. Otherwise, return ''."""
         required = self._required
         return required.name if required and required.name not in installed else ""
 
@@ -217,10 +217,7 @@ class KnownDifference(schema.Table):
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry accepts a difference of this kind and cause, regardless of the size.
-
-        If an entry has `size = inf`, it covers inf and NaN in all places, so that `--accept` can replace the entry.
-        """
+        """Return whether the entry accepts a difference of this kind and cause, regardless of the size."""
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         return same and accepted and self.is_for(framework, case, difference)
@@ -239,13 +236,13 @@ class KnownFile(schema.Table):
 def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
     """Return the entries of a `known.toml`.
 
-    accepting: Whether `size = inf` is allowed, because `--accept` replaces it.
+    accepting: Whether the run has the option `--accept`. With this option, entries with `size = inf` are allowed.
     """
     known = schema.read(path, KnownFile).known
     if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
         first = unbounded[0]
         raise schema.SuiteError(
-            f"{path}: size = inf would accept any number, but {len(unbounded)} of {len(known)} entries have it. The "
+            f"{path}: {len(unbounded)} of {len(known)} entries have size = inf, which would accept any number. The "
             f"first is the entry of {first.function!r} with the reason {first.reason!r}. Run the command with --accept "
             "once: it writes not_finite and the size of finite numbers in place of inf. Titles and reasons stay",
             "UC303",

@@ -1,4 +1,4 @@
-"""Compare the differences of the frameworks' functions with a suite's list of known differences."""
+"""Look up the differences of the frameworks' functions in a suite's list of known differences."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def match_deviations(
     *,
     accepting: bool = False,
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Compare the differences of all frameworks' functions with the list of known differences.
+    """Look up the differences of all frameworks' functions in the list of known differences.
 
-    Return (judgements, entries). `judgements` contains (verdict, problem) for each deviation. If the deviation does not
-    fail the run, the problem is ''. `entries` contains a result for each entry that applies to the installed versions.
+    Return (judgements, entries). `judgements` contains (verdict, problem) for each difference. If the difference is
+    known, the problem is ''. `entries` contains a result for each entry that applies to the installed versions.
 
     known: The list of known differences, or None if the suite has no list.
-    accepting: Whether the run has the option `--accept`. If True, no problem advises this option.
+    accepting: Whether the run has the option `--accept`. If False, problems advise the user to pass the option.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
@@ -96,7 +96,7 @@ def _problem(
     If the run does not fail, return ('', '').
 
     others: The known differences for the same function, case and kind.
-    limited: The known differences that cover the deviation only for other versions of the package.
+    limited: The known differences that would cover the deviation if the package had another version.
     """
     if not deviation.kind:
         return "", ""
@@ -122,8 +122,8 @@ def _problem(
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover it ({reasons})"
         remedy = (
-            "Keep one of these entries for this case. Change the `cases` of the other entries so that they do not "
-            "match it. Remove an entry that has no other cases"
+            "Keep one of these entries for this case. Exclude this case from the `cases` of all other entries. If an "
+            "entry has no other cases, remove the entry"
         )
         return f"{text}: {several}. {remedy}", ""
     if not entries[0].bounds(deviation.finite_size):
@@ -146,7 +146,7 @@ def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
             ", but the cause of this one is unknown" if unknown else ""
         )
     places = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
-    return f"the known difference {others[0].reason!r} lists only a difference {places or 'of finite numbers'}"
+    return f"the known difference {others[0].reason!r} covers differences {places or 'of finite numbers'}"
 
 
 def _judge_entry(
@@ -174,7 +174,7 @@ def _judge_entry(
         problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"
     elif entry.is_unbounded:
         problem, remedy = (
-            "size = inf limits no number",
+            "size = inf accepts any number",
             f"{ACCEPT} list not_finite and the size of finite numbers",
         )
     elif entry.kind in WITH_NUMBERS and size < entry.size / entry.within:

@@ -24,8 +24,7 @@ def measure(
 ) -> NativeDeviation | None:
     """Return the difference between the result of a framework's function and the exact result.
 
-    Return None if the framework has no function for the case. Before the comparison, results with wrong shapes or
-    dtypes are converted.
+    Return None if the framework has no function for the case.
     """
     if not outcome.name:
         return None
@@ -66,10 +65,10 @@ def measure(
 
 
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
-    """Return the difference between an error that a function raised and the result that the case expects.
+    """Return the difference for a function that raised an error.
 
-    If the case expects an error, a framework's function can raise an error of any class. But a function of the user has
-    to raise the expected class, because a wrong signature also raises an error.
+    If the case expects an error, a framework's function can raise an error of any class. A function of the user has to
+    raise the expected class.
     """
     expected, detail = case.options.raises, outcome.message
     kind: DifferenceKind | Literal[""] = ""
@@ -90,7 +89,7 @@ class Difference(NamedTuple):
     """Whether both results have inf and NaN in the same places."""
 
     has_nonzero: bool = False
-    """Whether an array that should contain only zeros contains another number. Such a difference is never rounding."""
+    """Whether an array should contain only zeros, but contains another number."""
 
 
 Arrays = Sequence[Float64s]
@@ -99,14 +98,8 @@ Arrays = Sequence[Float64s]
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the largest relative difference between results and exact results.
 
-    Differences are divided by the largest finite element of the exact array. If this element is 0, differences are
-    divided by the first number in this list that is not 0:
-
-    - the largest element of the array before the clip, but at most the largest element of all exact arrays
-    - the largest element of all exact arrays
-    - 1
-
-    If all exact arrays are 0, the largest element of `inputs` replaces the largest exact element.
+    Differences are divided by the largest finite element of the exact array. If this element is 0, the largest
+    element of the input or of all exact arrays replaces the element.
 
     inputs: The gradients before the clip, or an empty list if there are no gradients.
     """
@@ -136,8 +129,7 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
     """Convert the results to the shapes and dtypes of the exact results.
 
-    Return None if the numbers of elements differ. If a result is None, it becomes an array of zeros. If the number of
-    results is wrong, all results except None are compared in order.
+    Return None if the numbers of elements differ. If a result is None, it becomes an array of zeros.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])

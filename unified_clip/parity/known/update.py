@@ -35,8 +35,8 @@ class Changes(NamedTuple):
 def write(path: Path, report: ParityReport) -> Changes:
     """Remove stale entries from the list of known differences, and add entries for new differences.
 
-    Correct entries and comments stay unchanged. If a stale entry still covers a difference, the size and the cases of
-    the entry are updated.
+    Correct entries and comments stay unchanged. If only the size or the cases of an entry are stale, the entry is
+    updated.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
@@ -138,8 +138,7 @@ def _renew(
 ) -> list[Table]:
     """Update the size and cases of an entry.
 
-    If the differences have different values of `not_finite`, return additional entries. Additional entries are needed
-    only for an entry from an earlier version with `size = inf`.
+    If the differences have different values of `not_finite`, return additional entries.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
@@ -187,9 +186,9 @@ def _set_numbers(table: Table, natives: Collection[NativeResult], within: float)
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results.
+    """Return the largest size of the results, rounded to three digits.
 
-    Round the size to three digits, unless rounding changes the size by more than the factor `within`.
+    If rounding would change the size too much, do not round.
     """
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")

@@ -32,8 +32,8 @@ CHANGED_BITS = "the bits of this result differ from the baseline, which --strict
 
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
-    "different": ", not deterministic: with other bits in a second call",
-    "failed": ", and without a result in a second call",
+    "different": ", not deterministic: a second call returned other bits",
+    "failed": ", and a second call returned no result",
 }
 
 Key = tuple[str, str, str]
@@ -42,7 +42,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or a known difference, for a comparison with the entry of the same key in the other report."""
+    """A result or a known difference in one report. Entries with the same key are compared."""
 
     verdict: str
     text: str
@@ -105,15 +105,14 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 def check_digests(path: Path, report: ParityReport) -> None:
     if _lack_digests(report):
-        problem = "has no digests of the results of functions, which --strict-bits compares"
+        problem = "lacks the digests that --strict-bits compares"
         raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
 
 
 def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
     """Return the changes between two reports. Changes that fail the run come first.
 
-    strict_bits: Whether changed bits fail the run. Functions that are not deterministic never fail the run for this
-        reason.
+    strict_bits: Whether changed bits fail the run.
     """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
@@ -135,7 +134,7 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
     whose = compared.whose(new)
     if (why := _without_digests(old, new)) and not strict_bits:
-        return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
+        return [f"The distances of {whose} were compared with the baseline. The bits were not compared, because {why}."]
     random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
     texts = [
         f"{function} ({framework}) is not deterministic: in {counted(count, 'case')}, a second call returned other "
@@ -147,7 +146,7 @@ def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) ->
         and not strict_bits
         and any(native.second_call for _, native in new.natives())
     ):
-        texts.append(f"Other bits of {whose} than in the baseline do not fail this run, because {why}.")
+        texts.append(f"If bits of {whose} differ from the baseline, this run does not fail, because {why}.")
     return texts
 
 
@@ -157,13 +156,14 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
     which = "this failure" if count == 1 else f"these {count} failures"
     return [
         f"The baseline excuses {which}, because the run of the baseline had {'it' if count == 1 else 'them'}, too. The "
-        f"verdict of that run: {old.verdict} For a baseline that excuses nothing, correct the failures or list them by "
-        "--accept, and use the report of a run that passes afterwards. With --strict, a baseline excuses no failure."
+        f"verdict of that run: {old.verdict} To get a baseline that excuses nothing, correct the failures, or list the "
+        "failures by --accept. Then use the report of the next run that passes. With --strict, a baseline excuses no "
+        "failure."
     ]
 
 
 def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[tuple[str, str]]:
-    """Return (framework, case name) for each result of a function whose digests differ from the baseline."""
+    """Return (framework, case name) for each function's result that differs from the baseline in a digest."""
     if _without_digests(old, new) and not strict_bits:
         return []
     before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
@@ -190,7 +190,7 @@ def _without_digests(old: ParityReport, new: ParityReport) -> str:
     ]
     if others and new.natives():
         return f"the baseline has {', '.join(sorted(others))}"
-    return "the baseline has no digests of them" if _lack_digests(old) and new.natives() else ""
+    return "the baseline has no digests" if _lack_digests(old) and new.natives() else ""
 
 
 def _lack_digests(report: ParityReport) -> bool:
@@ -209,7 +209,7 @@ def excused(report: ParityReport) -> int:
 
 
 def losses(report: ParityReport) -> list[Change]:
-    """Return the changes that fail the run, although the results themselves are not failures."""
+    """Return the changes for which the run fails, although no result is a failure."""
     return [change for change in report.baseline or [] if change.why]
 
 
@@ -218,11 +218,8 @@ def known_title(known: KnownDifferenceResult) -> str:
 
 
 def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDifferenceResult, str]]:
-    """Yield (entry, suffix).
-
-    If several entries have the same `known_title`, the suffix of the second entry is " (2)". The suffix of the first
-    entry is ''.
-    """
+    """Yield (entry, suffix). If several entries have the same `known_title`, the suffixes are '', " (2)", " (3)" and so
+    on."""
     count: Counter[tuple[str, str]] = Counter()
     for entry in entries:
         key = (entry.framework, known_title(entry))
@@ -269,8 +266,9 @@ def _lost(old: _Entry, new: _Entry) -> str:
         )
     if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:
         return (
-            f"{OTHER_BITS}, and a second call returned them again, so the function has changed. If the new result is "
-            f"right, change the reason of its entry in the list of known differences. Or write a new baseline. {ADVICE}"
+            f"{OTHER_BITS}, and a second call returned the same bits. So the function has changed. If the new result "
+            "is right, change the reason in the list of known differences. Or write a new baseline. "
+            f"{ADVICE}"
         )
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"
@@ -315,10 +313,7 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
 
 
 def _listing(report: ParityReport, framework: str, case: str) -> object:
-    """Return the entry in the list of known differences that belongs to a result, without measured numbers.
-
-    Return None if there is no entry.
-    """
+    """Return the listed values of the known difference for a result, or None if there is no known difference."""
     for entry in report.known:
         if entry.framework == framework and case in entry.cases:
             return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions

@@ -47,12 +47,12 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 
 def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """Return the report for `--strict`: incomplete entries fail the run, and the baseline excuses no failure.
+    """Return the report for `--strict`. Incomplete entries fail the run, and the baseline excuses no failure.
 
     accepting: Whether the run has the option `--accept`, which adds missing causes.
     """
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
-    no_cause = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"
+    no_cause = f"{NO_CAUSE}, so it accepts any difference up to its size{remedy}"
 
     def problem(entry: KnownDifferenceResult) -> str:
         lacks_reason = f"{NO_REASON}. {WRITE_REASON}" if _lacks_reason(entry) and not accepting else ""
@@ -63,7 +63,7 @@ def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    """Return notes about known differences that have no cause, or that have an unknown cause and no reason."""
+    """Return notes about known differences that lack a cause or a reason."""
     entries = [entry for entry in known if entry.incomplete]
     return [*(_without_cause(entries) if entries else []), *_without_reason(known)]
 
@@ -76,7 +76,7 @@ def _without_reason(known: Sequence[KnownDifferenceResult]) -> list[str]:
         return []
     more = f"; and {len(entries) - SHOWN_ENTRIES} more" if len(entries) > SHOWN_ENTRIES else ""
     return [
-        f"{counted(len(entries), 'known difference')} with an unknown cause and without a reason of yours: "
+        f"{counted(len(entries), 'known difference')} with an unknown cause and without your reason: "
         f"{'; '.join(entries[:SHOWN_ENTRIES])}{more}. {WRITE_REASON}. With --strict, such an entry fails the run."
     ]
 
@@ -94,7 +94,7 @@ def _without_cause(entries: Sequence[KnownDifferenceResult]) -> list[str]:
     more = f"; and {len(lines) - SHOWN_ENTRIES} more, in parity.json" if len(lines) > SHOWN_ENTRIES else ""
     return [
         f"{_entries_without_cause(len(entries))} in the list of known differences: {'each' if lines[1:] else 'it'} "
-        "accepts every mistake of its size. Run the command with --accept, or add the lines: "
+        "accepts any difference up to its size. Run the command with --accept, or add the lines: "
         f"{'; '.join(lines[:SHOWN_ENTRIES])}{more}. With --strict, such an entry fails the run."
     ]
 
@@ -161,7 +161,7 @@ NO_RESULTS = "unified_clip itself did not run"
 
 UNTESTED = (
     "in each of its cases, the exact result equals the gradients before the clip, so a function that does nothing "
-    "would pass. Add gradients that are not zero, with a threshold below their norm"
+    "would pass. Add a case whose gradients have a norm above the threshold"
 )
 
 ALWAYS_RAISES = (
@@ -246,7 +246,7 @@ def _verdict(report: ParityReport) -> str:
     if lacking := sum(bool(entry.incomplete) for entry in report.known):
         parts.append(f"{_entries_without_cause(lacking)}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
-    parts += [f"without {', '.join(absent)}, which may be missing"] if absent else []
+    parts += [f"without {', '.join(absent)}, as the suite allows"] if absent else []
     parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
     return f"PASS: {of}: {', '.join(parts)}."
 

@@ -87,7 +87,7 @@ def _fill(
 ) -> None:
     """Add the results of one framework in one mode to a `testsuite` element.
 
-    losses: The reasons why changes since the baseline fail the run, by key.
+    losses: {key of a change since the baseline: reason why the run fails}.
     """
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None

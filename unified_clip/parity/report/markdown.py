@@ -18,9 +18,9 @@ MAX_BYTES = 1_000_000
 """The largest size of parity.md in bytes. GitHub rejects a job summary above 1024 KiB."""
 
 LEGEND = (
-    "unified_clip against exact arithmetic. `equal`: the same bits. Otherwise the verdict, and the largest distance in "
-    "units in the last place (ULP). A distance without a verdict is within the contract (`close`). If modes differ, "
-    "the verdict of the first one comes first, then the modes with another verdict. `-`: nothing ran."
+    "unified_clip against exact arithmetic. `equal`: the same bits. Any other verdict comes with the largest distance "
+    "in units in the last place (ULP). If a distance has no verdict, the verdict is `close`: the contract allows the "
+    "distance. If modes have different verdicts, the verdict of the first mode comes first. `-`: nothing ran."
 )
 NATIVE_LEGEND = (
     "{whose}: the verdict. If it is not `equal`, two numbers follow. The first is the relative distance of the norm "
@@ -133,10 +133,7 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip as text.
-
-    If some modes have another verdict, add them, as in "equal; device: 1 ULP".
-    """
+    """Return the verdict on unified_clip as text, such as "equal; device: 1 ULP"."""
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)

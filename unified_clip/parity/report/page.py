@@ -32,13 +32,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """A card below a row or a problem, which shows a result and the columns with this result."""
+    """A card with the details of a result. The card lists the columns with this result."""
 
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(column number from 1, column, result) for each column. If the card belongs to a problem, it has a single column
-    with the number 0.
-    """
+    """(column number from 1, column, result) for each column. The card of a problem has a single column with the number
+    0."""
 
     @property
     def numbers(self) -> str:
@@ -121,10 +120,7 @@ class View:
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
     def percent(self, column: Column, count: int) -> str:
-        """Return the share of results in a column that have a verdict, such as "25 %".
-
-        The share is "0 %" only for no results, and "100 %" only for all results.
-        """
+        """Return the share of results in a column that have a verdict, such as "25 %"."""
         share = 100 * count / sum(number for _, number in self.counts(column))
         if share in (0, 100):
             return f"{share:.0f} %"

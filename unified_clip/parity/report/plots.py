@@ -118,7 +118,7 @@ def norms(report: ParityReport) -> Markup | None:
     children += _key(
         [name for name in report.frameworks if any(point.framework == name for point in points)], report, height
     )
-    words = "Relative error of the norm of each framework's functions over the number of elements"
+    words = "Relative error of the norm by the number of elements, for the functions of each framework"
     return figure("norms", words, height, children)
 
 

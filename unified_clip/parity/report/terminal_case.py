@@ -11,7 +11,7 @@ from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared
 
-ALONE = "The cause is from the cases of --case alone. A whole run tests causes on all cases of the function."
+ALONE = "The cause fits the cases of --case. A run without --case finds a cause that fits all cases of the function."
 
 
 def command(suite: str, case: str, framework: str) -> str:

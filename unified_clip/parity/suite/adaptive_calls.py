@@ -1,4 +1,4 @@
-"""The arguments of calls with an adaptive rule: the name of the rule, its settings, and the number of steps."""
+"""The arguments of calls with an adaptive rule."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the condition is violated, message) for each condition on the gradients of a call.
-
-    style: "steps" or "units".
-    """
+    """Check the gradients of a call. For each condition, yield (whether the condition is violated, message)."""
     count = len(gradients)
     if style == "units":
         halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]
@@ -64,7 +61,7 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
     steps = arguments["steps"]
     yield (
         bool(count % steps) or not count,
-        f"{count} gradients cannot be split into {steps} equal steps. Correct steps or the number of gradients",
+        f"{count} gradients cannot be split into {steps} equal steps. Correct `steps` or the number of gradients",
     )
     lists = split(gradients, steps)
     yield (

@@ -29,10 +29,7 @@ returns a list."""
 
 
 class CallForm(BaseModel):
-    """The form of a case's call.
-
-    The lists `need_clip` and `groups` are empty, or contain one entry for each gradient.
-    """
+    """The container of the gradients, and the memory and attributes of the tensors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

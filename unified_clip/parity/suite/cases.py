@@ -297,18 +297,18 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     excess = bool(form.need_clip) and not takes_need_clip
     yield (
         excess,
-        "need_clip applies to classes, to append_gradient_clip_ops, and to calls in place with frameworks = ['torch', "
-        "'paddle']. Remove need_clip, or change the call or frameworks",
+        "need_clip needs a class or append_gradient_clip_ops. For a call in place, need_clip needs frameworks = "
+        "['torch', 'paddle']. Remove need_clip, or change the call or frameworks",
     )
     listed = set(form.listed)
-    yield bool(listed) and not call.in_place, "listed applies to calls in place only. Remove it"
+    yield bool(listed) and not call.in_place, "listed needs a call in place. Remove listed"
     absent, unknown = set(range(count)) - listed, listed - set(range(count))
     yield bool(listed and absent), f"listed = {form.listed} lacks the index {min(absent, default=0)}. Add it"
     yield bool(unknown), f"listed has the index {max(unknown, default=0)}, but there are {count} gradients. Remove it"
     by_gradients = form.gradients_for_parameters and call.style != "in place"
-    yield by_gradients, "gradients_for_parameters applies to functions that clip in place only. Remove it"
+    yield by_gradients, "gradients_for_parameters needs a function that clips in place. Remove it"
     for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
-        problem, expect = f"suites support {key} memory for calls in place only", ""
+        problem, expect = f"{key} memory needs a call in place", ""
         if call.in_place:
             problem, expect = f"unified_clip rejects {key} memory in calls in place", f", {OR_EXPECT}"
         yield shared and not case.options.raises, f"{problem}. Remove the key {key}{expect}"
@@ -357,7 +357,7 @@ def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
         yield low > high, f"{problem}, {OR_EXPECT}"
     p = arguments.get("norm_type", 2)
     expect = "" if p > 0 else f", {OR_EXPECT}"  # unified_clip accepts every norm_type above 0
-    yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or 0.01 to 100{expect}"
+    yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or a number from 0.01 to 100{expect}"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
     axes, least = arguments.get("axes", []), min(ranks, default=0)
     remedy = f"Give axes from {-least} to {least - 1}" if least else "Remove axes"

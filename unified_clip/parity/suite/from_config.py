@@ -62,7 +62,8 @@ def _why_not_one_call(config: Settings) -> str:
     if config.adaptive is not None:
         problem = "its threshold is adaptive"
         remedy = (
-            "Remove the file from `configs`, and add a call to `calls`, with the keys rule and (except for agc) steps"
+            "Remove the file from `configs`, and add a call with the key `rule` to `calls`. For every rule except agc, "
+            "the call also needs the key `steps`"
         )
         return f"{problem}. {remedy}"
     if config.nonfinite != "family":

@@ -30,7 +30,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             if table.framework and table.framework not in pythons:
                 raise SuiteError(
                     f"{place}: the suite has no framework {table.framework!r}. Correct the key `framework`, or add "
-                    f"[frameworks.{table.framework}] to the file with the suite's other frameworks"
+                    f"[frameworks.{table.framework}] to the suite"
                 )
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python, framework=table.framework)
@@ -53,7 +53,7 @@ def _tensor(table: TensorTable) -> Gradient:
     numbers = _random(table, dense_shape or []) if table.values is None else _literal(table.values, dtype)
     parts = [2] if dtype in PARTS else []
     if dense_shape is not None and numbers.size != (count := math.prod([*dense_shape, *parts])):
-        stored = "" if table.rows is None else f", of which rows names {len(table.rows)} rows,"
+        stored = "" if table.rows is None else f" with {len(table.rows)} stored rows"
         parts_note = f" of {dtype}" if parts else ""
         raise ValueError(
             f"values has {numbers.size} numbers, but shape = {shape}{stored}{parts_note} needs {count}. Give {count} "
@@ -75,7 +75,7 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
         pair = value if isinstance(value, list) else [1, value]
         if len(pair) != 2 or not isinstance(pair[0], int) or pair[0] < 1:
             raise ValueError(
-                f"values has {value}. Give a number, or [n, x] for n copies of x, with a whole n of 1 or more"
+                f"values has {value}. Give a number, or [n, x] for n copies of x. n is a whole number of 1 or more"
             )
         count, number = pair
         try:
@@ -90,12 +90,10 @@ def _literal(values: Sequence[Any], dtype: str) -> Float64s:
 
 
 def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
-    """Return random numbers from Python's `random.Random(seed)`, which are the same on every machine.
+    """Return random numbers from Python's `random.Random(seed)`. The numbers are the same on every machine.
 
-    The key `random` is the seed. Complex dtypes get two numbers for each element. For each number, `getrandbits`
-    returns three integers: m has as many bits as the precision P of the dtype, e has 16 bits, and s has 1 bit. The key
-    `exponents` of the table is [low, high]. The number is (-1)**s * m * 2**(low + e % (high - low + 1) - P), rounded to
-    the dtype.
+    The key `random` is the seed. The key `exponents` contains the smallest and the largest exponent of the numbers.
+    Complex dtypes get two numbers for each element.
     """
     low, high = table.exponents or (0, 0)
     bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision

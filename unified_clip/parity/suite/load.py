@@ -46,13 +46,14 @@ class Suite:
     without: Sequence[str] = ()
     notes: Sequence[str] = ()
     saved: Sequence[str] = ()
-    """The names of the lists of gradients that come from a file or a function."""
+    """The names of the lists of gradients that were read from a file or returned by a function."""
 
     accepting: bool = False
-    """Whether the run has the option `--accept`, so that the report does not advise this option."""
+    """Whether the run has the option `--accept`."""
 
     chosen_cases: bool = False
-    """Whether the run has the option `--case`, so that no known difference is stale."""
+    """Whether the run has the option `--case`. With this option, no entry of the list of known differences is reported
+    as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         table = self.frameworks[framework]
@@ -75,8 +76,7 @@ def add_known_list(file: Path) -> str:
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: Whether entries with `size = inf` from earlier versions are allowed, because `--accept` replaces these
-        entries.
+    accepting: Whether the run has the option `--accept`. With this option, entries with `size = inf` are allowed.
     """
     file = file_of(path)
     directory = file.parent
@@ -100,8 +100,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if not all_cases:
         listed = f" or in files = {data.files}" if data.files else ""
         raise SuiteError(
-            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds, or list a file with "
-            "[[cases]] under files"
+            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds. Or add a file that "
+            "contains [[cases]] to `files`"
         )
     for name, framework in frameworks.items():
         own_functions.check(name, framework, file, all_cases)

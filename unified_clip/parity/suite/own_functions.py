@@ -70,12 +70,10 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if public_name not in framework.functions:
             raise SuiteError(f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove this line")
         if CALLS[public_name].style not in WITH_NORM:
-            problem = f"`returns` does not apply to {public_name}, whose result has one form only"
+            problem = f"`returns` does not apply to {public_name}, because its result always has the same form"
             raise SuiteError(f"{place}: {problem}. Remove this line")
         if returned == "nothing" and (CALLS[public_name].style != "in place" or not CALLS[public_name].returns_norm):
-            problem = (
-                f'"nothing" is for functions that clip in place in the way of clip_grad_norm_, not for {public_name}'
-            )
+            problem = f'"nothing" is allowed for clip_grad_norm_, but not for {public_name}'
             raise SuiteError(f'{place}: {problem}. Write "gradients", or remove this line')
 
 

@@ -32,7 +32,7 @@ class Call:
     by_value: bool = False
 
     infinite_norm_gives_nan: bool = False
-    """Whether all clipped gradients are NaN if the total norm is infinite, as in TensorFlow."""
+    """Whether an infinite total norm makes all clipped gradients NaN, as in TensorFlow."""
 
     returns_norm: bool = False
 

@@ -19,10 +19,10 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""{framework: package to look for, to find out whether the framework is installed}."""
+"""{framework: package}. The framework is installed if this package is found."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
-"""The functions that the new suite calls: one for the rule of each framework, and a function that clips per tensor."""
+"""The functions that the new suite calls. The last function clips per tensor."""
 
 EXAMPLE = """\
 [[gradients]]
@@ -206,8 +206,8 @@ def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) ->
 def _below(norms: Sequence[float]) -> str:
     """Return a threshold of about a third of the smallest norm.
 
-    The coefficients must not be close to 16-bit numbers. For example, with a coefficient of 0.5, a suite would not
-    detect that a function rounds the coefficient to bfloat16.
+    The coefficients must not be close to 16-bit numbers. Otherwise, a function that rounds the coefficient to bfloat16
+    would return correct results.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))

@@ -37,7 +37,8 @@ class Table(BaseModel):
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
-    """Return a validator that rejects each string for which `test` returns a false value."""
+    """Return a validator for strings. If `test` returns a false value, the validator raises an error with the
+    remedy."""
 
     def check(text: str) -> str:
         if not test(text):

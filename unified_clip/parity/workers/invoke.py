@@ -95,7 +95,7 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
     """Return whether a call changed gradients that should stay unchanged, or replaced items of a container.
 
-    Only a call in place that raises no error is allowed to change gradients.
+    Successful calls in place are allowed to change gradients.
 
     inputs: The gradients before the call.
     """
@@ -164,7 +164,10 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call, and record exceptions and ClipWarnings, except UserFunctionError and FunctionsMissingError."""
+    """Make a call, and record its exceptions and ClipWarnings.
+
+    UserFunctionError and FunctionsMissingError are raised again.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

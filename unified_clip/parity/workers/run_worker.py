@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. After a failure of a
-function, the remaining cases of this function run last. After MAX_FAILURES failures, these cases do not run.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. The new worker runs the
+cases of the failed function at the end. After MAX_FAILURES failures of a function, its remaining cases do not run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
 MAX_FAILURES = 4
-"""After this number of failures in one mode, the remaining cases of a function do not run. If this number of functions
-fail one after the other without a result, all remaining cases do not run.
+"""After this number of failures in one mode, the remaining cases of a function do not run.
+
+If this number of functions fail in a row, the run of the framework ends.
 """
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""The weight of a failure, by kind. Timeouts have a larger weight because they take long. All other kinds have a weight
-of 1."""
+"""{kind of failure: weight}. All other kinds have the weight 1."""
 
 KEPT_BYTES = 1 << 12
 
@@ -66,7 +66,7 @@ class WorkerResults:
 
     versions: dict[str, str] = field(default_factory=dict)
     printed: list[str] = field(default_factory=list)
-    """For each start of the worker, the first line of unexpected output."""
+    """The first line of unexpected output after each start of the worker."""
 
 
 def command(

@@ -24,9 +24,8 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The result that a function of the user has to return. The keys are styles of public names, and "gradients" for a
-function that returns no norm.
-"""
+"""The result that a function of the user has to return. The keys are styles of public names. The key "gradients" is for
+a function that returns no norm."""
 
 
 class UserFunctionError(Exception):
@@ -53,7 +52,7 @@ class UserFunction(NamedTuple):
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Wrap the user's function in a function with the signature of the public name.
 
-        Required arguments are passed by position, because the parameters of the user's function can have other names.
+        Required arguments are passed by position.
         """
         function = _load(self.file, self.name, self.text)
         marks = invocation.adapter.marks_parameters
@@ -71,8 +70,8 @@ class UserFunction(NamedTuple):
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
                 example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"
                 raise UserFunctionError(
-                    f"{self.text} replaced items of its first argument, which changes no gradient of the caller. For "
-                    f"each item, {example}. {self._or_gradients()}"
+                    f"{self.text} replaced items of its first argument. This does not change the gradients of "
+                    f"the caller. For each item, {example}. {self._or_gradients()}"
                 )
             return self._checked(returned, invocation)
 
@@ -127,8 +126,8 @@ class UserFunction(NamedTuple):
                 f"{self.text} returned a norm, too. Remove {name} from {table}, or return {FORMS['gradients']}"
             )
         remedy = (
-            "Write a function that calls yours and returns the clipped gradients only. List the new function in place "
-            f'of yours, with {name} = "gradients" under {table}'
+            "Write a function that calls yours and returns only the clipped gradients. List the new function in place "
+            f'of yours, and write {name} = "gradients" under {table}'
         )
         if name == "clip_grad_norm_":
             remedy += ". Or list your function under clip_by_global_norm, whose rule has no eps"
@@ -140,13 +139,15 @@ class UserFunction(NamedTuple):
         )
 
     def _or_gradients(self) -> str:
-        return f'Or, if it returns gradients only, write {self._public_name} = "gradients" under {self._table}'
+        return f'Or, if it returns no norm, write {self._public_name} = "gradients" under {self._table}'
 
     def _or_in_place(self) -> str:
         table = self._table.replace("returns", "functions")
         move = f"move it to the name clip_grad_norm_ under {table}"
         setting = f'clip_grad_norm_ = "nothing" under {self._table}'
-        return f"Or, if it clips in place, {move}, whose rule adds 1e-6 to the norm, and write {setting}"
+        return (
+            f"Or, if it clips in place, {move}, and write {setting}. The rule of clip_grad_norm_ adds 1e-6 to the norm"
+        )
 
     @property
     def _public_name(self) -> str:

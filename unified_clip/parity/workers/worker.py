@@ -64,10 +64,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--functions", type=json.loads, default={}, help="FILE.py:FUNCTION of the user by public name")
-    parser.add_argument(
-        "--returns", type=json.loads, default={}, help='"gradients" or "nothing" for functions without a norm'
-    )
+    parser.add_argument("--functions", type=json.loads, default={}, help="{public name: FILE.py:FUNCTION}")
+    parser.add_argument("--returns", type=json.loads, default={}, help='{public name: "gradients" or "nothing"}')
     parser.add_argument("--root", type=Path, default=Path(), help="the directory to which these files are relative")
     options = parser.parse_args()
     _workers.prepare()
@@ -178,7 +176,7 @@ Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 """(case from job.json, gradients of the case)"""
 
 Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
-"""(fields for `N.json`, lists of tensors for `N.tensors` by name)"""
+"""(fields for `N.json`, {name: tensors} for `N.tensors`)."""
 
 
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
@@ -200,7 +198,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     results = [result for case in cases for result in run_cases(adapter, namespace, mode, [case])]
     if not any("unreadable" in result for result, _ in results):  # each case runs alone: only their shared graph fails
         results[0] = (
-            {"unreadable": f"fails in a graph with other cases ({len(cases) - 1}), but not alone: {message}"},
+            {"unreadable": f"fails if the graph contains other cases ({len(cases) - 1}): {message}"},
             {},
         )
     return results
@@ -258,8 +256,7 @@ def batches(
     """Yield lists of work items that share a graph.
 
     is_alone: A function that returns whether an item needs a separate graph.
-    is_wide: A function that returns whether an item has 64-bit numbers. A graph contains either only items with 64-bit
-        numbers, or no such items.
+    is_wide: A function that returns whether an item has 64-bit numbers. Items with 64-bit numbers get separate graphs.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
