@@ -17,7 +17,7 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""The allowed relative error if an update should be a sum or a multiple of other updates."""
+"""The allowed relative error of an update that should be a sum or a multiple of other updates."""
 
 STORAGE_ULPS = 4
 """The allowed difference of two updates, in ULP of the parameter, because each training step rounds the parameter."""

@@ -191,7 +191,7 @@ class KnownDifference(schema.Table):
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the entry has `size = inf`, which is allowed only in entries from earlier versions."""
+        """Whether the entry has `size = inf`. Earlier versions wrote these entries."""
         return self.size == math.inf
 
     @property
