@@ -26,7 +26,7 @@ def toml_with_tensor(text: str) -> str:
     [
         ("[[", "cases.toml, line 1: "),
         (GRADIENTS + 'only = ["x"]\n', "line [0-9]+, gradients 1, only: `only` needs `file`. Remove `only`"),
-        (GRADIENTS, r"no cases here or in files = .*\[\[cases\]\] with gradients, rules and thresholds, or"),
+        (GRADIENTS, r"no cases here or in files = .*\[\[cases\]\] with gradients, rules and thresholds. Or"),
         (
             GRADIENTS + "[[cases]]\ngradients = []\ncalls = []",
             "cases 1, gradients: it is \\[\\]. Give at least one entry",
@@ -69,7 +69,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM_IN_PLACE, "listed = [0, 1]"), "listed has the index 1, but there are 1 gradients. Remove it"),
         (
             cases_toml(NORM, "expanded = true"),
-            "for calls in place only. Remove the key expanded$",
+            "expanded memory needs a call in place. Remove the key expanded$",
         ),
         (
             cases_toml(NORM, "tensor_arguments = true").replace("[1.0]", "[1.0], dtype = 'float16'"),
@@ -127,7 +127,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (cases_toml(NORM, "groups = ['a']"), "groups applies to append_gradient_clip_ops only. Remove it"),
         (cases_toml("{ call = 'clip_by_norm', clip_norm = 1 }", "container = 'dict'"), "no container of gradients"),
-        (toml_with_tensor("values = [[-3, 1.0]]"), "with a whole n of 1 or more"),
+        (toml_with_tensor("values = [[-3, 1.0]]"), "n is a whole number of 1 or more"),
         (toml_with_tensor("values = [[3]]"), "tensors 1: values has \\[3\\]"),
         (
             toml_with_tensor("random = 1, shape = [2], exponents = [-99999999999, 0]"),

@@ -143,8 +143,8 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
     for clip_case in (norm, value):
         for returns in ("", "gradients"):
             error = call_function(tmp_path, with_norm, clip_case, returns)["unreadable"]
-            advice = f'with {clip_case.call_name} = "gradients" under [frameworks.numpy.returns]'
-            problem = f"returned (clipped gradients, norm), which {clip_case.call_name} cannot return"
+            advice = f'and write {clip_case.call_name} = "gradients" under [frameworks.numpy.returns]'
+            problem = f"returned (clipped gradients, norm), but {clip_case.call_name} must not return this tuple"
             assert f"{problem}. Write a function that calls yours" in error
             assert advice in error
             assert ("Or list your function under clip_by_global_norm" in error) == (clip_case is norm)

@@ -228,7 +228,7 @@ WRONG_TABLES = [
     (
         "clip_by_global_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_global_norm = 'nothing'",
         "",
-        'clip_grad_norm_, not for clip_by_global_norm. Write "gradients", or remove this line',
+        'clip_grad_norm_, but not for clip_by_global_norm. Write "gradients", or remove this line',
     ),
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_norm = 'gradients'",

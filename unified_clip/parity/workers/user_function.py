@@ -135,7 +135,7 @@ class UserFunction(NamedTuple):
                 ". To compare the norm, too, write the adapter of docs/own-functions.md#functions-that-return-no-norm"
             )
         return UserFunctionError(
-            f"{self.text} returned (clipped gradients, norm), which {name} cannot return. {remedy}"
+            f"{self.text} returned (clipped gradients, norm), but {name} must not return this tuple. {remedy}"
         )
 
     def _or_gradients(self) -> str:
