@@ -16,6 +16,7 @@ from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.results import NativeResult
 from unified_clip.parity.suite import load
 from unified_clip.parity.workers import run_worker
+from unified_clip.parity.workers.worker_files import WorkItem
 
 pytestmark = pytest.mark.nightly
 
@@ -45,11 +46,11 @@ def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     chosen = load.only(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.options.frameworks or kit.name in case.options.frameworks]
     came = run_worker.run_worker(
-        run_worker.command(kit.name), [run_worker.WorkItem(NATIVE, case) for case in cases], chosen.timeout
+        run_worker.command(kit.name), [WorkItem(NATIVE, case) for case in cases], chosen.timeout
     )
     differences: dict[tuple[str, str], NativeResult] = {}
     for case in cases:
-        item = run_worker.WorkItem(NATIVE, case)
+        item = WorkItem(NATIVE, case)
         outcome = came.by_case[NATIVE, case.name]
         judged = judge_result(item, oracle.expect(case), outcome, chosen.frameworks[kit.name], ())
         if judged.native is not None:

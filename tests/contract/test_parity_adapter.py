@@ -23,7 +23,8 @@ from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.public_calls import CALLS
-from unified_clip.parity.workers import run_worker, worker
+from unified_clip.parity.workers import worker, worker_files
+from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors import types
 from unified_clip.tensors.arithmetic import FORMATS
 from unified_clip.tensors.types import Sparse
@@ -281,10 +282,10 @@ def outcomes(
     adapter: Adapter, namespace: Any, mode: str, cases: list[Case], tmp_path: Path
 ) -> list[CallOutcome | outcome.Failure]:
     """Return the outcomes of cases that share a graph, through the files of the worker."""
-    run_worker.write_job(tmp_path, {number: run_worker.WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
+    worker_files.write_job(tmp_path, {number: WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [({**described[a_case.name], "user_function": None}, a_case.gradients) for a_case in cases]
     results_out = worker.ResultsOut(tmp_path)
     for number, (result, tensors) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
         results_out.write(number, result, tensors)
-    return [run_worker._read_result(tmp_path, number) for number in range(len(cases))]
+    return [worker_files.read_result(tmp_path, number) for number in range(len(cases))]

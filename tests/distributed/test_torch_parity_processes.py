@@ -14,6 +14,7 @@ from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import PROCESSES
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import run_worker
+from unified_clip.parity.workers.worker_files import WorkItem
 
 GRADIENTS = [
     dense(np.random.default_rng(size).standard_normal((size, 3))) if size else dense(0.5) for size in (5, 1, 7, 0, 2, 4)
@@ -66,7 +67,7 @@ VERDICTS = {
 
 
 def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
-    results = run_worker.run_worker(worker, [run_worker.WorkItem(mode, case) for case in cases], 120.0).by_case
+    results = run_worker.run_worker(worker, [WorkItem(mode, case) for case in cases], 120.0).by_case
     return [compare_with_exact(case, oracle.expect(case), results[mode, case.name], mode) for case in cases]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,11 @@ only once."""
 
 
 FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
+
+OUT_OF_MEMORY = re.compile(
+    r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
+)
+"""Matches error messages of Python, C++ and the frameworks about missing memory."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from .suite import own_functions
 from .suite.cases import Case
 from .suite.load import Suite
 from .workers import run_worker
-from .workers.run_worker import WorkerResults, WorkItem
+from .workers.run_worker import WorkerResults
+from .workers.worker_files import WorkItem
 
 AT_ONCE = 2
 

@@ -15,7 +15,7 @@ from .outcome import CallOutcome, Failure
 from .results import ParityReport
 from .suite.load import Suite
 from .workers import run_worker
-from .workers.run_worker import WorkItem
+from .workers.worker_files import WorkItem
 
 
 def processor() -> str:

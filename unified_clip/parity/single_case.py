@@ -22,6 +22,7 @@ from .suite import cases
 from .suite.cases import Case
 from .suite.schema import SuiteError
 from .workers import run_worker
+from .workers.worker_files import WorkItem
 
 EXACT = "exact arithmetic"
 GIVEN = "gradients"
@@ -38,9 +39,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
 
 def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str, CallOutcome | Failure]:
     def work(framework: str, python: str) -> CallOutcome | Failure:
-        worker = run_worker.run_worker(
-            run_worker.command(framework, python), [run_worker.WorkItem(HOST, case)], timeout
-        )
+        worker = run_worker.run_worker(run_worker.command(framework, python), [WorkItem(HOST, case)], timeout)
         outcome: CallOutcome | Failure = worker.by_case[HOST, case.name]
         return outcome
 

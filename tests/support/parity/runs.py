@@ -20,6 +20,7 @@ from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.run_worker import WorkerResults
+from unified_clip.parity.workers.worker_files import WorkItem
 
 FRAMEWORKS = "[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]\ntitle = 'PyTorch'\n"
 
@@ -55,7 +56,7 @@ def fake_workers(change: ChangeOutcome) -> Iterator[None]:
     """Replace workers by fake ones, whose outcomes are the exact ones after `change`."""
 
     def give(
-        worker: Sequence[str], runs: Sequence[run_worker.WorkItem], timeout: float, take: run_worker.OnResult, *_: Any
+        worker: Sequence[str], runs: Sequence[WorkItem], timeout: float, take: run_worker.OnResult, *_: Any
     ) -> WorkerResults:
         framework = worker[-1]
         results = WorkerResults(versions={framework: "1.0"})
@@ -63,7 +64,7 @@ def fake_workers(change: ChangeOutcome) -> Iterator[None]:
             result = change(framework, mode, case, exact_outcome(case))
             if mode == NATIVE and isinstance(result, CallOutcome):
                 result = dataclasses.replace(result, name=f"torch.{case.call_name}")
-            results.by_case[mode, case.name] = take(run_worker.WorkItem(mode, case), result)
+            results.by_case[mode, case.name] = take(WorkItem(mode, case), result)
         return results
 
     with mock.patch.object(run_worker, "run_worker", give):

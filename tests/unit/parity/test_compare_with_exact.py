@@ -17,7 +17,7 @@ from unified_clip.parity.modes import COMPILED, DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import CaseOptions, Framework
-from unified_clip.parity.workers.run_worker import WorkItem
+from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors import ulp
 
 

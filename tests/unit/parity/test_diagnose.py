@@ -30,7 +30,7 @@ from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.schema import Framework
-from unified_clip.parity.workers.run_worker import WorkItem
+from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.norms import exact_norm
 

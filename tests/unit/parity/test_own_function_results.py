@@ -21,8 +21,8 @@ from unified_clip.parity.results import NativeResult
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import Framework
 from unified_clip.parity.workers import user_function, worker
-from unified_clip.parity.workers.run_worker import WorkItem
 from unified_clip.parity.workers.user_function import UserFunction
+from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.types import densify
 
 

@@ -21,7 +21,7 @@ from unified_clip.parity.report import baseline, compared, junit, markdown, page
 from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.schema import Framework, SuiteError
-from unified_clip.parity.workers.run_worker import WorkItem
+from unified_clip.parity.workers.worker_files import WorkItem
 
 CLIP = """
 import numpy as np

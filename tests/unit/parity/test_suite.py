@@ -21,7 +21,8 @@ from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, st
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
 from unified_clip.parity.suite.schema import CaseOptions, Framework, SuiteError
-from unified_clip.parity.workers import run_worker
+from unified_clip.parity.workers import run_worker, worker_files
+from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.types import Dense, Sparse
 
 
@@ -112,10 +113,10 @@ def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path:
     assert options.model_fields_set == CaseOptions.model_fields.keys()
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options)
     (case,) = suites.read(suite(tmp_path, cases_toml(NORM, keys))).cases
-    run_worker.write_job(tmp_path, {0: run_worker.WorkItem("host", case)})
-    (job,) = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"].values()
+    worker_files.write_job(tmp_path, {0: WorkItem("host", case)})
+    (written,) = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"].values()
     assert case.options == options
-    assert {key: job[key] for key in CaseOptions.model_fields} == options.model_dump()
+    assert {key: written[key] for key in CaseOptions.model_fields} == options.model_dump()
 
 
 PROCESSES = "[frameworks.torch]\nmodes = ['host', 'processes_2']\nleft_out = { processes_2 = ['raises'] }"

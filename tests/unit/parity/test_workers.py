@@ -28,8 +28,10 @@ from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.workers import run_worker, worker
+from unified_clip.parity.workers import run_worker, worker, worker_files
+from unified_clip.parity.workers.failures import MAX_FAILURES
 from unified_clip.parity.workers.worker import by_kernels_in_graph, versions
+from unified_clip.parity.workers.worker_files import WorkItem
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
 FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
@@ -45,9 +47,7 @@ def worker_command(code: str) -> list[str]:
 
 def run_both(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
     """Return the results of such a worker for FIRST and SECOND."""
-    results = run_worker.run_worker(
-        worker_command(code), [run_worker.WorkItem(mode, each) for each in (FIRST, SECOND)], timeout
-    )
+    results = run_worker.run_worker(worker_command(code), [WorkItem(mode, each) for each in (FIRST, SECOND)], timeout)
     return [results.by_case[mode, FIRST.name], results.by_case[mode, SECOND.name]]
 
 
@@ -144,9 +144,7 @@ def number_cases(*cases: Case) -> list[Case]:
 
 def failure_kinds(code: str, cases: list[Case], timeout: float = 60.0, mode: str = HOST) -> list[str]:
     """Return the kind of failure of each case, or "" for a result."""
-    results = run_worker.run_worker(
-        worker_command(code), [run_worker.WorkItem(mode, each) for each in cases], timeout
-    ).by_case
+    results = run_worker.run_worker(worker_command(code), [WorkItem(mode, each) for each in cases], timeout).by_case
     failures = [results[mode, each.name] for each in cases]
     return [each.kind if isinstance(each, Failure) else "" for each in failures]
 
@@ -155,8 +153,8 @@ NORM, GLOBAL_NORM = case(WORKED, "clip_grad_norm_", max_norm=1.0), case(WORKED, 
 
 
 def test_a_function_that_crashes_often_is_not_called_again() -> None:
-    cases = number_cases(*[NORM] * (run_worker.MAX_FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
-    assert failure_kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * run_worker.MAX_FAILURES + [
+    cases = number_cases(*[NORM] * (MAX_FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
+    assert failure_kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * MAX_FAILURES + [
         "not run",
         "",
         "",
@@ -204,23 +202,21 @@ def test_a_worker_that_crashes_at_its_end_is_a_verdict() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "starts"),
-    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", run_worker.MAX_FAILURES)],
+    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", MAX_FAILURES)],
     ids=["before the first case", "at every case"],
 )
 def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
     fault: str, starts: int, tmp_path: Path
 ) -> None:
-    cases = number_cases(
-        *[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(run_worker.MAX_FAILURES + 2)]
-    )
+    cases = number_cases(*[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(MAX_FAILURES + 2)])
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
     results = run_worker.run_worker(
-        worker_command(f"{count}\n{fault}"), [run_worker.WorkItem(HOST, each) for each in cases], 60.0
+        worker_command(f"{count}\n{fault}"), [WorkItem(HOST, each) for each in cases], 60.0
     ).by_case
     crashed = Failure("crashed", "exit status 3; stderr is empty")
     reason = f"because earlier cases of this function failed, the last one as follows: crashed, {crashed.detail}"
     last = crashed if starts == 1 else Failure("not run", reason)
-    assert [results[HOST, each.name] for each in cases] == [crashed] * run_worker.MAX_FAILURES + [last] * 2
+    assert [results[HOST, each.name] for each in cases] == [crashed] * MAX_FAILURES + [last] * 2
     assert (tmp_path / "starts").read_text() == "x" * starts
 
 
@@ -327,9 +323,7 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 )
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
-    outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, NEGATIVE)], 60.0).by_case[
-        HOST, NEGATIVE.name
-    ]
+    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, NEGATIVE)], 60.0).by_case[HOST, NEGATIVE.name]
     verdict = compare_with_exact(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
@@ -345,7 +339,7 @@ def test_a_warning_has_to_be_issued_exactly_if_it_is_expected(warns: bool) -> No
     for warned in (True, False):
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
-        outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, clip_case)], 60.0).by_case[
+        outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, clip_case)], 60.0).by_case[
             HOST, clip_case.name
         ]
         verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
@@ -366,7 +360,7 @@ def clip(grads, clip_norm):
     clipped, norm = right(grads, clip_norm)
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
-    outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, clip_case)], 60.0).by_case[
+    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, clip_case)], 60.0).by_case[
         HOST, clip_case.name
     ]
     assert compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST).detail == detail
@@ -405,7 +399,7 @@ def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, 
     """They share no memory with it. Classes return the same object or a new one."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
     lines += "from unified_clip._core.changes import Scaled\n"
-    outcome = run_worker.run_worker(worker_command(lines + code), [run_worker.WorkItem(HOST, clip_case)], 60.0).by_case[
+    outcome = run_worker.run_worker(worker_command(lines + code), [WorkItem(HOST, clip_case)], 60.0).by_case[
         HOST, clip_case.name
     ]
     verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
@@ -422,7 +416,7 @@ def test_another_interpreter_imports_only_this_package_from_its_folder(tmp_path:
         f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
     )
     python.chmod(0o755)
-    results = run_worker.run_worker(run_worker.command("numpy", str(python)), [run_worker.WorkItem(HOST, SECOND)], 60.0)
+    results = run_worker.run_worker(run_worker.command("numpy", str(python)), [WorkItem(HOST, SECOND)], 60.0)
     assert isinstance(results.by_case[HOST, SECOND.name], CallOutcome)
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
 
@@ -456,7 +450,7 @@ def imported_from(directory: Path) -> list[str]:
 
 def test_a_missing_interpreter_has_the_verdict_missing(tmp_path: Path) -> None:
     results = run_worker.run_worker(
-        run_worker.command("numpy", str(tmp_path / "python")), [run_worker.WorkItem(HOST, SECOND)], 60.0
+        run_worker.command("numpy", str(tmp_path / "python")), [WorkItem(HOST, SECOND)], 60.0
     )
     failure = results.by_case[HOST, SECOND.name]
     assert isinstance(failure, Failure)
@@ -473,7 +467,7 @@ def test_processes_that_a_worker_started_end_with_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
     python.chmod(0o755)
-    results = run_worker.run_worker(run_worker.command("numpy", str(python)), [run_worker.WorkItem(HOST, SECOND)], 1.0)
+    results = run_worker.run_worker(run_worker.command("numpy", str(python)), [WorkItem(HOST, SECOND)], 1.0)
     failure = results.by_case[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "timed out"
@@ -488,7 +482,7 @@ def test_a_worker_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
     job, out = tmp_path / "job", tmp_path / "out"
     job.mkdir()
     out.mkdir()
-    run_worker.write_job(job, {0: run_worker.WorkItem(HOST, FIRST)})
+    worker_files.write_job(job, {0: WorkItem(HOST, FIRST)})
     arguments = [*worker_command(hangs), str(job), str(out)]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
     with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=environment) as process:
@@ -519,7 +513,7 @@ def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch
 
 def test_progress_is_reported_for_every_result() -> None:
     counts: list[int] = []
-    runs = [run_worker.WorkItem(HOST, each) for each in (FIRST, SECOND)]
+    runs = [WorkItem(HOST, each) for each in (FIRST, SECOND)]
     results = run_worker.run_worker(worker_command("time.sleep(0.3)"), runs, 60.0, progress=counts.append)
     assert sum(counts) == 2
     assert all(each.seconds > 0 for each in results.by_case.values())
@@ -528,7 +522,7 @@ def test_progress_is_reported_for_every_result() -> None:
 def test_one_worker_runs_every_mode() -> None:
     """NumPy's worker rejects the device path. This ends that mode, but not the one before it."""
     results = run_worker.run_worker(
-        worker_command(""), [run_worker.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0
+        worker_command(""), [WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0
     ).by_case
     assert isinstance(results[HOST, SECOND.name], CallOutcome)
     assert isinstance(results[DEVICE, SECOND.name], Failure)
@@ -536,9 +530,7 @@ def test_one_worker_runs_every_mode() -> None:
 
 def test_errors_have_no_addresses() -> None:
     code = "def raising(grads, max_norm): raise TypeError(f'no gradient: {object()}')\nuc.clip_grad_norm_ = raising"
-    outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, NEGATIVE)], 60.0).by_case[
-        HOST, NEGATIVE.name
-    ]
+    outcome = run_worker.run_worker(worker_command(code), [WorkItem(HOST, NEGATIVE)], 60.0).by_case[HOST, NEGATIVE.name]
     assert outcome.message == "TypeError: no gradient: <object object>"
 
 
@@ -582,7 +574,7 @@ def test_a_worker_waits_while_its_results_are_not_read(tmp_path: Path, monkeypat
 
 def test_the_files_of_a_result_are_deleted_when_it_is_read(tmp_path: Path) -> None:
     outcomes: list[CallOutcome | Failure] = []
-    run = run_worker._Run({3: run_worker.WorkItem(HOST, FIRST)}, lambda _, outcome: outcomes.append(outcome), id)
+    run = run_worker._Run({3: WorkItem(HOST, FIRST)}, lambda _, outcome: outcomes.append(outcome), id)
     assert not run.collect(tmp_path)
     worker.ResultsOut(tmp_path).write(3, {"unreadable": "out of order"}, {"norm": WORKED})
     assert run.collect(tmp_path)

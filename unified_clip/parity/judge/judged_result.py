@@ -20,7 +20,7 @@ from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE, Framework
-from ..workers.run_worker import WorkItem
+from ..workers.worker_files import WorkItem
 from . import oracle, worst_element
 from .diagnose import diagnose
 from .oracle import Expected

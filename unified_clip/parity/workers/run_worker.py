@@ -8,52 +8,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from ... import _workers
 from ..._scratch import Scratch
 from ...tensors.files import memmap
-from ...tensors.types import densify
 from ..outcome import CallOutcome, Failure
-from ..suite.cases import Case
-
-MAX_FAILURES = 4
-"""After this number of failures in one mode, the remaining cases of a function do not run.
-
-If this number of functions fail in a row, the run of the framework ends.
-"""
-
-FAILURE_WEIGHTS = {"timed out": 2}
-"""{kind of failure: weight}. All other kinds have the weight 1."""
+from .failures import WorkerFailures, failure_of
+from .worker_files import WorkItem, read_current, read_result, read_start, write_job
 
 KEPT_BYTES = 1 << 12
 
 SHOWN_CHARACTERS = 80
 
-OUT_OF_MEMORY = re.compile(
-    r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
-)
-"""Matches error messages of Python, C++ and the frameworks about missing memory."""
-
-RETRY_ADVICE = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
-
 STOP = threading.Event()
 """While this event is set, running workers are ended, and no worker starts."""
-
-
-class WorkItem(NamedTuple):
-    mode: str
-    case: Case
 
 
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
@@ -114,9 +91,9 @@ def run_worker(
             failure = _run_once(arguments, scratch, timeout, partial(run.collect, out), run.results)
             run.collect(out)
             had_results = len(run.remaining) < count
-            start_failure = _read_start(out, run.results)
+            start_failure = read_start(out, run.results.versions)
             has_started = (out / "worker.json").exists() and not start_failure
-            current = _read_current(out)
+            current = read_current(out)
         failure = start_failure or failure
         if failure and not has_started and "ModuleNotFoundError" in failure.detail:
             failure = dataclasses.replace(
@@ -135,7 +112,7 @@ class _Run:
     def __init__(self, remaining: dict[int, WorkItem], on_result: OnResult, progress: Callable[[int], Any]) -> None:
         self.remaining, self._on_result, self._progress = remaining, on_result, progress
         self.results = WorkerResults()
-        self._failures = _WorkerFailures()
+        self._failures = WorkerFailures()
 
     def keep(self, item: WorkItem, outcome: CallOutcome | Failure) -> None:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
@@ -147,7 +124,7 @@ class _Run:
             names = {path.name for path in out.iterdir()}
         numbers = [number for number in self.remaining if f"{number}.json" in names]
         for number in numbers:
-            self.keep(self.remaining.pop(number), _read_result(out, number))
+            self.keep(self.remaining.pop(number), read_result(out, number))
             for suffix in ("json", memmap.TENSORS):
                 (out / f"{number}.{suffix}").unlink(missing_ok=True)
         self._progress(len(numbers))
@@ -167,61 +144,6 @@ class _Run:
             if reason := self._failures.why_not_run(item):
                 self.keep(self.remaining.pop(number), Failure("not run", reason))
         self.remaining = self._failures.in_order(self.remaining)
-
-
-class _WorkerFailures:
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._last: dict[tuple[str, str], str] = {}
-        self._in_a_row: dict[tuple[str, str], str] = {}
-
-    def add(self, item: WorkItem, failure: Failure, *, had_results: bool) -> None:
-        function, reason = _function(item), f"{failure.kind}, {failure.detail}"
-        self._counts[function] += FAILURE_WEIGHTS.get(failure.kind, 1)
-        self._last[function] = reason
-        if had_results:
-            self._in_a_row.clear()
-        self._in_a_row.pop(function, None)
-        self._in_a_row[function] = f"{item.case.call_name}: {reason}"
-
-    def why_not_run(self, item: WorkItem) -> str:
-        function = _function(item)
-        if self._counts[function] >= MAX_FAILURES:
-            return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
-        if len(self._in_a_row) >= MAX_FAILURES:
-            *_, last = self._in_a_row.values()
-            return f"because {MAX_FAILURES} functions failed one after the other, the last one as follows: {last}"
-        return ""
-
-    def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
-        """Sort the items by mode. In each mode, items of functions that have failed come last."""
-        modes = list(dict.fromkeys(item.mode for item in items.values()))
-        numbers = sorted(items, key=lambda n: (modes.index(items[n].mode), self._counts[_function(items[n])] > 0, n))
-        return {number: items[number] for number in numbers}
-
-
-def _function(item: WorkItem) -> tuple[str, str]:
-    return item.mode, item.case.call_name
-
-
-def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
-    cases = {item.case.name: item.case for item in items.values()}
-    lists = {case.gradients_name: case.gradients for case in cases.values()}
-    with (job / memmap.TENSORS).open("wb") as file:
-        entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in lists.items()}
-    described = {
-        name: {
-            "call": case.call_name,
-            "arguments": case.arguments,
-            "call_form": case.call_form.model_dump(),
-            "gradients": case.gradients_name,
-            **case.options.model_dump(),
-        }
-        for name, case in cases.items()
-    }
-    runs = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
-    text = json.dumps({"runs": runs, "cases": described, "gradients": entries})
-    (job / "job.json").write_text(text, encoding="utf-8")
 
 
 def _run_once(
@@ -250,14 +172,7 @@ def _run_once(
     reader.join(1.0)  # a process that the worker started may keep the pipe open
     if line := next((line for line in printed.decode(errors="replace").split("\n") if line.strip()), ""):
         results.printed.append(repr(line[:SHOWN_CHARACTERS] + "..." * (len(line) > SHOWN_CHARACTERS)))
-    if end.code is None:
-        return Failure("timed out", f"no new result in {timeout:g} seconds (choose the number by --timeout); {end}")
-    if end.code == 0:
-        return None
-    out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
-    if out_of_memory:
-        return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
-    return Failure("crashed", str(end))
+    return failure_of(end, timeout)
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
@@ -265,50 +180,3 @@ def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
             printed += chunk[: KEPT_BYTES - len(printed)]
-
-
-def _read_start(out: Path, results: WorkerResults) -> Failure | None:
-    """Store the versions from worker.json in `results`. If the file contains a failure, return the failure."""
-    path = out / "worker.json"
-    if not path.exists():
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if "missing" in data:
-            return Failure("missing", str(data["missing"]))
-        results.versions.update(data["versions"])
-    except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"the worker's file {path.name} cannot be read: {error}. {RETRY_ADVICE}")
-    return None
-
-
-def _read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running, or [] if the numbers are unknown."""
-    with suppress(FileNotFoundError, ValueError):
-        *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
-        numbers: list[int] = json.loads(last)
-        return numbers
-    return []
-
-
-def _read_result(out: Path, number: int) -> CallOutcome | Failure:
-    try:
-        data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
-        if "missing" in data:
-            return Failure("missing", str(data["missing"]))
-        if "unreadable" in data:
-            message = str(data["unreadable"])
-            return Failure("out of memory" if OUT_OF_MEMORY.search(message) else "unreadable", message)
-        raw = memmap.read_or_map(out / f"{number}.{memmap.TENSORS}")
-        parts = {
-            part: [densify(memmap.at(raw, entry)) for entry in data.pop(part)]
-            for part in ("norm", "gradients", "update")
-            if part in data
-        }
-        outcome = CallOutcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
-        if not isinstance(outcome.raised, list):
-            raise TypeError("`raised` is not a list")
-        return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        return Failure("unreadable", f"the worker's result cannot be read: {reason}. {RETRY_ADVICE}")

@@ -1,0 +1,66 @@
+"""Why a worker fails, and which cases do not run after failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ..._workers import Exit
+from ..outcome import OUT_OF_MEMORY, Failure
+from .worker_files import WorkItem
+
+MAX_FAILURES = 4
+"""After this number of failures in one mode, the remaining cases of a function do not run.
+
+If this number of functions fail in a row, the run of the framework ends.
+"""
+
+FAILURE_WEIGHTS = {"timed out": 2}
+"""{kind of failure: weight}. All other kinds have the weight 1."""
+
+
+def failure_of(end: Exit, timeout: float) -> Failure | None:
+    """Return why a worker failed, or None if its exit status is 0."""
+    if end.code is None:
+        return Failure("timed out", f"no new result in {timeout:g} seconds (choose the number by --timeout); {end}")
+    if end.code == 0:
+        return None
+    out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
+    if out_of_memory:
+        return Failure("out of memory", f"{out_of_memory[-1].strip()}; {end}")
+    return Failure("crashed", str(end))
+
+
+class WorkerFailures:
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._last: dict[tuple[str, str], str] = {}
+        self._in_a_row: dict[tuple[str, str], str] = {}
+
+    def add(self, item: WorkItem, failure: Failure, *, had_results: bool) -> None:
+        function, reason = _function(item), f"{failure.kind}, {failure.detail}"
+        self._counts[function] += FAILURE_WEIGHTS.get(failure.kind, 1)
+        self._last[function] = reason
+        if had_results:
+            self._in_a_row.clear()
+        self._in_a_row.pop(function, None)
+        self._in_a_row[function] = f"{item.case.call_name}: {reason}"
+
+    def why_not_run(self, item: WorkItem) -> str:
+        function = _function(item)
+        if self._counts[function] >= MAX_FAILURES:
+            return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
+        if len(self._in_a_row) >= MAX_FAILURES:
+            *_, last = self._in_a_row.values()
+            return f"because {MAX_FAILURES} functions failed one after the other, the last one as follows: {last}"
+        return ""
+
+    def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
+        """Sort the items by mode. In each mode, items of functions that have failed come last."""
+        modes = list(dict.fromkeys(item.mode for item in items.values()))
+        numbers = sorted(items, key=lambda n: (modes.index(items[n].mode), self._counts[_function(items[n])] > 0, n))
+        return {number: items[number] for number in numbers}
+
+
+def _function(item: WorkItem) -> tuple[str, str]:
+    return item.mode, item.case.call_name

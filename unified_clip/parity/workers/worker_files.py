@@ -1,0 +1,88 @@
+"""The files that the parity suite exchanges with a worker: the work items, and their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ...tensors.files import memmap
+from ...tensors.types import densify
+from ..outcome import OUT_OF_MEMORY, CallOutcome, Failure
+from ..suite.cases import Case
+
+RETRY_ADVICE = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
+
+
+class WorkItem(NamedTuple):
+    mode: str
+    case: Case
+
+
+def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
+    cases = {item.case.name: item.case for item in items.values()}
+    lists = {case.gradients_name: case.gradients for case in cases.values()}
+    with (job / memmap.TENSORS).open("wb") as file:
+        entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in lists.items()}
+    described = {
+        name: {
+            "call": case.call_name,
+            "arguments": case.arguments,
+            "call_form": case.call_form.model_dump(),
+            "gradients": case.gradients_name,
+            **case.options.model_dump(),
+        }
+        for name, case in cases.items()
+    }
+    runs = [{"number": number, "mode": item.mode, "case": item.case.name} for number, item in items.items()]
+    text = json.dumps({"runs": runs, "cases": described, "gradients": entries})
+    (job / "job.json").write_text(text, encoding="utf-8")
+
+
+def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
+    """Store the versions from worker.json in `versions`. If the file contains a failure, return the failure."""
+    path = out / "worker.json"
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if "missing" in data:
+            return Failure("missing", str(data["missing"]))
+        versions.update(data["versions"])
+    except (ValueError, TypeError, KeyError) as error:
+        return Failure("unreadable", f"the worker's file {path.name} cannot be read: {error}. {RETRY_ADVICE}")
+    return None
+
+
+def read_current(out: Path) -> list[int]:
+    """Return the numbers of the items that the worker was running, or [] if the numbers are unknown."""
+    with suppress(FileNotFoundError, ValueError):
+        *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
+        numbers: list[int] = json.loads(last)
+        return numbers
+    return []
+
+
+def read_result(out: Path, number: int) -> CallOutcome | Failure:
+    try:
+        data = json.loads((out / f"{number}.json").read_text(encoding="utf-8"))
+        if "missing" in data:
+            return Failure("missing", str(data["missing"]))
+        if "unreadable" in data:
+            message = str(data["unreadable"])
+            return Failure("out of memory" if OUT_OF_MEMORY.search(message) else "unreadable", message)
+        raw = memmap.read_or_map(out / f"{number}.{memmap.TENSORS}")
+        parts = {
+            part: [densify(memmap.at(raw, entry)) for entry in data.pop(part)]
+            for part in ("norm", "gradients", "update")
+            if part in data
+        }
+        outcome = CallOutcome(parts.get("norm", [None])[0], parts.get("gradients"), parts.get("update"), **data)
+        if not isinstance(outcome.raised, list):
+            raise TypeError("`raised` is not a list")
+        return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        return Failure("unreadable", f"the worker's result cannot be read: {reason}. {RETRY_ADVICE}")
