@@ -32,5 +32,5 @@ def test_source_clips_the_same_here_and_by_optax(text: str) -> None:
 
 
 def test_what_a_transformation_clips_cannot_be_read() -> None:
-    with pytest.raises(TypeError, match=r"does not expose its clip settings\. Import the source that builds it"):
+    with pytest.raises(TypeError, match=r"does not expose its clip settings\. Import the Python file"):
         ClipConfig.of(optax.clip(1.0))

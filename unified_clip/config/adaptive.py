@@ -58,9 +58,7 @@ class AdaptiveTable(ConfigModel):
 
 
 def _table(name: str) -> type[AdaptiveTable]:
-    """Return a pydantic model of the table for one rule, such as zclip. The model has the fields of the class of the
-    rule.
-    """
+    """Return a pydantic model of the table for one rule. The model has the fields of the rule's class."""
     rule = RULES[name]
     hints = get_type_hints(rule)
     types: dict[Any, Any] = {float: Finite}
@@ -151,7 +149,8 @@ class AdaptiveStates:
     def resize(self, counts: Iterable[int]) -> States:
         """Return the current states. The returned state of a rule adagc has an entry for each gradient of a call.
 
-        counts: The number of gradients in the call for each state. Gradients that are None are included.
+        counts: One number for each state, which is the number of gradients in the call. Gradients that are None are
+        included.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
@@ -209,20 +208,22 @@ class AdaptiveStates:
         if set(data) != set(self._rules):
             raise ValueError(
                 f"the saved state has the groups {sorted(data)}, but the configuration has adaptive rules for "
-                f"{sorted(self._rules)} ('' is for parameters in no group). Load the state of the same configuration."
+                f"the groups {sorted(self._rules)}. Load the state of the same configuration. The group name '' is for "
+                "parameters in no group."
             )
         loaded = {}
         for name, rule in self._rules.items():
             if not isinstance(data[name], dict):
                 raise ValueError(
-                    f"the saved state of the group {name!r} ('' is for parameters in no group) is "
-                    f"{data[name]!r:.60}, not a dict. Load the dict that state_dict() returned."
+                    f"the saved state of the group {name!r} is {data[name]!r:.60}, not a dict. Load the dict that "
+                    "state_dict() returned. The group name '' is for parameters in no group."
                 )
             kind = data[name].get("rule")
             if kind != self._tables[name].rule:
                 raise ValueError(
-                    f"the saved state is of the rule {kind!r}, but the configuration has {self._tables[name].rule!r} "
-                    f"for the group {name!r} ('': no group). Load the state of the same configuration."
+                    f"the saved state has the rule {kind!r} for the group {name!r}, but the configuration has the rule "
+                    f"{self._tables[name].rule!r}. Load the state of the same configuration. The group name '' is for "
+                    "parameters in no group."
                 )
             loaded[name] = state.from_data(rule, data[name].get("state"))
         self.current = dict(loaded)

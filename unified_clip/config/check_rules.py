@@ -8,29 +8,33 @@ from pydantic import Field
 
 from .fields import ConfigModel, Name, Threshold
 
-GLOB = "a path relative to this file's directory; * matches within a directory, ** any number of directories"
+GLOB = (
+    "Give a path relative to this file's directory. The wildcard * matches any text without a slash, and ** matches "
+    "any number of directories"
+)
 
 
 class Ignore(ConfigModel):
     """An entry of `check.ignore`, which has findings to ignore and the reason."""
 
-    path: Name = Field(description=f"the files: {GLOB}")
+    path: Name = Field(description=f"the files with these findings. {GLOB}")
     clip: Name | None = Field(
         default=None,
-        description="the name of the clip in the finding, such as clip_grad_value_; * matches any text; default: all "
-        "clips in the files",
+        description="the name of the clip in the finding, such as clip_grad_value_. The wildcard * matches any text. "
+        "By default, the entry is for all clips in the files",
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the approved threshold of the clips. If the entry has the key rule, the default is the threshold "
-        "of this file, otherwise any threshold",
+        description="the approved threshold of the clips. If the entry sets only the key rule, the threshold of this "
+        "configuration is approved. If the entry sets neither key, every threshold is approved",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the approved rule of the clips, where "none" is a clip that is off. If the entry has the key '
-        "threshold, the default is the rule of this file, otherwise any rule",
+        description='the approved rule of the clips. The rule "none" approves clips that are off. If the entry sets '
+        "only the key threshold, the rule of this configuration is approved. If the entry sets neither key, every rule "
+        "is approved",
     )
-    reason: Name = Field(description="why these clips may differ from this file")
+    reason: Name = Field(description="the reason why these clips can differ from this configuration")
 
 
 class CheckRules(ConfigModel):
@@ -38,33 +42,34 @@ class CheckRules(ConfigModel):
 
     require: list[Name] = Field(
         default=[],
-        description=f'files, such as ["nlp/**", "vision/**"], in which at least one clip must exist: {GLOB}',
+        description='files that must have a clip. With ["nlp/**", "vision/**"], each of the two directories must have '
+        f"at least one clip. {GLOB}",
     )
     each: list[Name] = Field(
         default=[],
-        description=f"Python files that must have a clip if they build an optimizer: {GLOB}",
+        description=f"Python files that must have a clip if they build an optimizer. {GLOB}",
     )
     explicit: list[Name] = Field(
         default=[],
-        description=f"files that must set the trainer's clip key, even if its default has the same effect: {GLOB}",
+        description="files that must set the trainer's clip key, even if the trainer's default has the same effect. "
+        f"{GLOB}",
     )
     nearest: list[Name] = Field(
         default=[],
-        description="files whose clips may differ from this configuration in family and eps; the option --nearest "
-        f"allows this in all files: {GLOB}",
+        description="files in which the check accepts clips with a different family or eps. The option --nearest "
+        f"accepts these clips in all files. {GLOB}",
     )
     off: list[Name] = Field(
         default=[],
-        description="files of trainers whose own clip has to be off, since the training code clips by this file: "
-        f"{GLOB}",
+        description="files in which the trainer's own clip must be off, because the training code clips by this "
+        f"configuration. {GLOB}",
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description="files for which the check ignores the key nonfinite, whatever the clips do with norms that are "
-        f"not finite: {GLOB}",
+        description=f"files in which the check does not compare the key nonfinite with the clips. {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(
         default={},
-        description=f'the format of files, such as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}: {GLOB}',
+        description=f'the format of files, such as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}. {GLOB}',
     )

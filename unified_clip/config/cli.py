@@ -50,13 +50,13 @@ def add_parsers(commands: Any) -> Any:
     export.add_argument(
         "--nearest",
         action="store_true",
-        help="replace a family or eps that the format does not support, and print how much coefficients then differ",
+        help="replace a family or eps that the format does not support, and print the difference of the coefficients",
     )
     export.add_argument(
         "--as",
         dest="kind",
         choices=("toml", "yaml", "json"),
-        help="the kind of file, if the trainer reads several kinds (default: the trainer's usual one)",
+        help="the kind of file to print (default: the kind that the trainer usually reads)",
     )
     export.set_defaults(run=_export)
     return actions

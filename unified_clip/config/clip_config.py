@@ -42,8 +42,8 @@ class ClipConfig(OutcomeProperties, Settings):
         eps: The number that is added to the norm. The default is the eps of the family.
         nonfinite: The action when the total norm is not finite: "family" (apply the rule of the family), "raise",
             "skip" (make no step) or "zero" (set gradients to 0).
-        include, exclude: Patterns of parameter names, such as "*.bias". If a parameter is excluded or not included, its
-            gradient is not clipped and is not part of the norm.
+        include, exclude: Patterns of parameter names, such as "*.bias". A gradient is clipped if its name matches
+            `include` and does not match `exclude`. All other gradients stay unchanged, and are not part of the norm.
         groups: A table for each group of parameters, with a name, patterns, and the keys that differ.
 
     Raises:
@@ -377,9 +377,9 @@ class ClipConfig(OutcomeProperties, Settings):
                 `names`. Patterns also need `names`, unless the patterns match Paddle's names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
-                threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
-            ValueError: The names lack a parameter that patterns or the rule adagc need. A clip raises this error.
+            TypeError: `names` has an unsupported type, or has parameters of another framework. The threshold is not
+                constant, and the program is static. nonfinite is "raise" or "skip", and the program is static.
+            ValueError: Patterns or the rule adagc need a parameter that is not in `names`. A clip raises this error.
             RuntimeError: The optimizer has parameter groups. `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)

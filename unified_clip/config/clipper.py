@@ -45,7 +45,7 @@ class Clipper:
             twice.
         spec: The declared process group and ownership.
         unmatched: Advice for the warning about a pattern that matches no name. Pass the advice if a call can lack some
-            parameters. The warning is then delayed until a call has no new names.
+            parameters. The clipper then warns after the first call without new names.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
@@ -124,7 +124,7 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Add names of parameters that calls can lack. Patterns that match only these names then cause no warning."""
+        """Add the names of known parameters. A pattern that matches one of these names causes no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
@@ -138,7 +138,8 @@ class Clipper:
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         """Return the packed states of the adaptive rules, for the initial state of an optimizer.
 
-        counts: The number of gradients in a clip call for each state. Gradients that are None are included.
+        counts: One number for each state, which is the number of gradients in a clip call. Gradients that are None are
+        included.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
@@ -228,9 +229,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Clips are left out if it is unknown whether a
-        gradient changed.
-        """
+        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect are not counted."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -354,9 +353,7 @@ class Clipper:
         return outcome
 
     def _advance_states(self, states: States, outcome: Outcome) -> None:
-        """Replace the adaptive states by the states after a clip. If a group has no gradients, its state stays
-        unchanged.
-        """
+        """Store the adaptive states that a clip computed. A group without gradients keeps its state."""
         for title, norms in zip(self._titles, outcome.norms, strict=True):
             if norms and norms[0].state is not None:  # all norms of a group have the same state
                 states[title] = norms[0].state

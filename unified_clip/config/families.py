@@ -22,8 +22,8 @@ RAMP_ROUNDING = Decimal(1 - 2**-23)
 
 SAME = "Both have the same effect."
 INFINITE = (
-    "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The other rule makes finite gradients 0 and "
-    "infinite ones NaN."
+    "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The rules of PyTorch and Paddle make finite "
+    "gradients 0 and infinite gradients NaN."
 )
 
 
@@ -47,10 +47,9 @@ class FamilyDifference:
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     """Return the difference between two configurations. If any setting except `family` and `eps` differs, return None.
 
-     Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients are min(1, c / (n
-     + e1)) and min(1, c
-    / (n + e2)). Relative to the first coefficient, the coefficients differ by at most (e2 - e1) / (n + e2). If n <= c -
-    e2, both coefficients are equal. The difference is largest at n = c - e1, or at n = 0 if c < e1.
+    Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients are
+    min(1, c / (n + e1)) and min(1, c / (n + e2)). If n <= c - e2, both coefficients are equal. Otherwise, their
+    relative difference is at most (e2 - e1) / (n + e2). The difference is largest at n = c - e1, or at n = 0 if c < e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -71,9 +70,7 @@ Pair = tuple[ClipRule, ClipRule]
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the difference of the eps of two rules. The function subtracts decimal numbers, so the difference of 1e-6
-    and 0 is exactly 1e-6.
-    """
+    """Return the difference between the eps of two rules, in exact decimal arithmetic."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
@@ -108,7 +105,7 @@ def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> 
     is_number = len(thresholds) == 1 and not isinstance(thresholds[0], ConfigModel)
     these = f"threshold = {thresholds[0]:g}" if is_number else "these thresholds"
     return (
-        f"Before rounding, coefficients differ by at most {_text(gap)} / n (relative; n is the norm). "
+        f"Before rounding, the relative difference of the coefficients is at most {_text(gap)} / n for a norm of n. "
         f"With {these}, this is at most {_text(largest)}."
     )
 

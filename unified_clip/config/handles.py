@@ -1,4 +1,4 @@
-"""Helpers for integrations, which make optimizers clip."""
+"""Helpers for the integrations with optimizers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def integration(module: str) -> Any:
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Return `make(names)`, and warn about patterns of the result that match no name.
+    """Call `make(names)`, and warn about patterns that match no name.
 
     names: A model, its `named_parameters()`, a dict from names to parameters, a model or layer of Keras, or None.
     """

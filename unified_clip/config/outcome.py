@@ -35,9 +35,9 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at the step of the clip. If the bounds are -c and c, the threshold is c. The threshold is None for
-    all other bounds, and for the rules none, adagc and agc. If a schedule gets a step that is a tensor of a compiled
-    graph, the threshold is also None.
+    """The threshold at the step of the clip. If the bounds are -c and c, the threshold is c. For other bounds, and for
+    the rules none, adagc and agc, this field is None. If a compiled graph computes the step of a schedule, this field
+    is also None.
     """
 
     norm: float | None
@@ -230,9 +230,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Clips are left out if it is unknown whether a
-        gradient changed.
-        """
+        """The share of the last 100 clips that changed a gradient. Clips with an unknown effect are not counted."""
         rate: float | None = self._clipper.rate
         return rate
 
@@ -310,8 +308,8 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome, while the device can still be computing the numbers. This object keeps no gradients in
-    memory.
+    """The numbers of an outcome. The property `values` waits until the device has computed the numbers. This object
+    keeps no gradients in memory.
     """
 
     def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
@@ -337,8 +335,8 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return the number of a scalar if the number is on the host. Otherwise, return a function that returns the
-        number later.
+        """Return the value of a scalar on the host. For a scalar on a device, return a function that looks up the value
+        later.
         """
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
@@ -354,8 +352,8 @@ class _DeferredNumbers:
         if self._in_graph:
             raise RuntimeError(
                 "this clip was part of a compiled graph, so its numbers are unknown here. Clip outside the graph, or "
-                "return the result of clip_, the norm, from the graph. Or clip by attach_to(optimizer) on Keras or "
-                "as_optax(optimizer), which keep the numbers."
+                "return the result of clip_, the norm, from the graph. Or clip by attach_to(optimizer) on Keras, or by "
+                "as_optax(optimizer). Both keep the numbers."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)
@@ -367,7 +365,7 @@ class _DeferredNumbers:
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
     """Replace each function in nested lists by its result.
 
-    late: Maps an index to each number that the device has computed.
+    late: The numbers from the device, by index.
     """
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]

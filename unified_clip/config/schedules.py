@@ -54,15 +54,15 @@ class Piecewise(ConfigModel):
     def _in_order(self) -> Self:
         if len(self.values) != len(self.boundaries) + 1:
             raise ValueError(
-                f"there are {len(self.values)} values and {len(self.boundaries)} boundaries. Give one value more than "
-                "boundaries."
+                f"there are {len(self.values)} values and {len(self.boundaries)} boundaries. Give one more value than "
+                "there are boundaries."
             )
         if sorted(set(self.boundaries)) != self.boundaries:
             pairs = enumerate(zip(self.boundaries, self.boundaries[1:], strict=False), 1)
             same = next((index for index, (before, after) in pairs if before == after), None)
             advice = (
-                "Sort them, and the values with them: values[0] applies before step boundaries[0], and values[i] from "
-                "step boundaries[i-1] on."
+                "Sort the boundaries, and move each value together with its boundary. values[0] applies before step "
+                "boundaries[0], and values[i] applies from step boundaries[i-1] on."
             )
             if same and sorted(self.boundaries) == self.boundaries:
                 advice = f"Remove boundaries[{same}] and values[{same}], which no step uses."
@@ -86,7 +86,7 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
     """Return the threshold at a step as a scalar. If the schedule is a ramp, the threshold is rounded to float32.
 
-    xp: The functions on scalars of the framework that `step` belongs to.
+    xp: The scalar functions of the framework of `step`.
     """
     step, number, where = xp.asarray(step), xp.asarray, xp.where
     if isinstance(schedule, Constant):

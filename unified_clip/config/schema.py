@@ -48,16 +48,16 @@ class Clipping(ConfigModel):
     )
     threshold: Threshold | Schedule | None = Field(
         default=None,
-        description='the largest norm; for the rule "value", the largest magnitude of an element; a number of 0 or '
-        "more, or a table with a schedule",
+        description='the largest norm. For the rule "value", the threshold is the largest magnitude of an element. '
+        "Give a number of 0 or more, or a table with a schedule",
     )
     min: Bound | None = Field(default=None, description='the lower bound, for rule = "value" without a threshold')
     max: Bound | None = Field(default=None, description='the upper bound, for rule = "value" without a threshold')
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,
-        description="the framework whose rule applies. Families differ in eps (1e-6 for PyTorch, 0 for TensorFlow and "
-        "Paddle) and in the result if the norm is infinite; default: pytorch",
+        description="the framework whose rule applies. The eps of pytorch is 1e-6, and the eps of tensorflow and "
+        "paddle is 0. If the global norm is infinite, tensorflow makes all gradients NaN. The default is pytorch",
     )
     eps: Finite | None = Field(
         default=None, description="the number that is added to the norm; default: the eps of the family"
@@ -85,7 +85,8 @@ class Clipping(ConfigModel):
         norms = sorted({"norm_type", "family", "eps"} & keys)
         if self.rule in ("none", "value") and norms:
             raise ValueError(
-                f"{norms[0]} does not apply to rule = {self.rule!r}, but to norm and global_norm. Remove {norms[0]}."
+                f"{norms[0]} applies only to the rules norm and global_norm, and rule is {self.rule!r}. Remove "
+                f"{norms[0]}."
             )
         if self.rule == "none" and (bounds or "threshold" in keys):
             raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove this key.")
@@ -95,8 +96,8 @@ class Clipping(ConfigModel):
         rule = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
         if self.adaptive is not None and self.rule != rule:
             raise ValueError(
-                f"adaptive has the rule {self.adaptive.rule!r}, which applies to rule = {rule!r} only. Set rule to "
-                f"{rule!r}, or remove adaptive."
+                f"adaptive has the rule {self.adaptive.rule!r}, which needs rule = {rule!r}. Set rule to {rule!r}, or "
+                "remove adaptive."
             )
         if rule == "norm" and self.norm_type not in (None, 2.0):
             own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
@@ -114,7 +115,6 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Whether the user set an eps that differs from the eps of the family."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
@@ -140,7 +140,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. A key that the group does not set has the value in the configuration."""
+    """A group of parameters with its own rule. If a group does not set a key, the key of the configuration applies."""
 
     name: Name
     include: Patterns
@@ -162,8 +162,8 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """Sentences about what the trainer does if a norm is not finite. The text is '' if the trainer clips by the rule.
-    This field is not saved, because a clip by the saved configuration always follows the rule.
+    """Sentences about steps whose norm is not finite in the trainer. If the trainer clips these steps by the rule, the
+    text is ''. Files do not have this field, because a clip configuration always clips by the rule.
     """
 
 
@@ -183,8 +183,8 @@ class Settings(Clipping):
     )
     exclude: list[Name] = Field(
         default=[],
-        description="patterns of parameter names. These parameters are not clipped, and not part of norms, also in "
-        "groups",
+        description="patterns of parameter names. These parameters are not clipped, and are not part of any norm, even "
+        "if a group includes them",
     )
     groups: list[Group] = Field(default=[], description="groups of parameters, each with its own rule")
     provenance: Provenance | None = None
@@ -262,8 +262,8 @@ class Settings(Clipping):
 
     @property
     def not_finite(self) -> str:
-        """Sentences about what the imported trainer does if a norm is not finite. The text is '' if the trainer clips
-        by the rule.
+        """Sentences about steps whose norm is not finite in the imported trainer. If the trainer clips these steps by
+        the rule, the text is ''.
         """
         return self.provenance.not_finite if self.provenance else ""
 
@@ -289,7 +289,6 @@ class Settings(Clipping):
 
     @property
     def uses_default_family(self) -> bool:
-        """Whether the default family applies, because a rule that clips by norm sets no family."""
         return any(part.family is None and part.rule in ("norm", "global_norm") for part in self.parts)
 
     @property
@@ -303,8 +302,8 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a group, with the keys that the group inherits from the configuration. If the group has a
     different rule, the group inherits only family and eps, and only if both rules clip by norm. If the group sets
-    threshold, adaptive, min or max, the group inherits none of these four keys. If the group sets a family, the group
-    does not inherit eps.
+    threshold, adaptive, min or max, the group inherits none of these four keys. If the group sets the key family, the
+    group does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))

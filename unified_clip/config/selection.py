@@ -19,14 +19,14 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration. Each group is a part. The last part has all parameters in no
-    group.
+    """Assigns gradients to the parts of a configuration. Each group is a part. Parameters without a group belong to the
+    last part.
 
     names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of the
     gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come from the
     framework.
     unmatched: Advice for the warning about a pattern that matches no name. Pass the advice if a call can lack some
-    parameters. The warning is then delayed until a call has no new names.
+    parameters. The warning then comes after the first call without new names.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -48,9 +48,7 @@ class ParameterSelection:
         return None if name is None else _dotted(name)
 
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
-        """Return the gradients to clip with their names, sorted by the parts of the configuration. The function leaves
-        out excluded gradients, None, and gradients of parameters with `need_clip=False`.
-        """
+        """Return the gradients that the configuration clips, sorted by part. Each `Leaf` in the result has its name."""
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
@@ -95,7 +93,7 @@ class ParameterSelection:
 
     def _unnamed(self, leaf: Leaf) -> str:
         if isinstance(self._names, list | tuple):
-            return f"is after the last of the {len(self._names)} `names`. Pass a name for each entry of the call."
+            return f"has no name, because `names` has only {len(self._names)} entries. Pass a name for each gradient."
         is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
         if self._names is not None and is_alone:
             return (
@@ -121,8 +119,8 @@ class ParameterSelection:
         return self._part_by_name[name]
 
     def _check(self, names: Sequence[str]) -> None:
-        """Warn once about patterns that match no name, and about groups without parameters. If `unmatched` is set, the
-        warning is delayed until a call has no new names, because later calls can have more parameters.
+        """Warn once about patterns that match no name, and about groups without parameters. If `unmatched` is set,
+        later calls can have more parameters. The warning then comes after the first call without new names.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -130,7 +128,7 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        """Warn about the same patterns and groups as `_check`. The warning is not delayed."""
+        """Give the warnings of `_check` without a delay."""
         names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
         if self._checked or not names:
             return
@@ -159,9 +157,7 @@ class ParameterSelection:
 
 
 def names_in(names: Any) -> list[str]:
-    """Return the names in a model, in its `named_parameters()`, in a dict from names to parameters, or in a list of
-    names. For None, return [].
-    """
+    """Return a list of parameter names. `names` can be a model, its `named_parameters()`, a dict, a list or None."""
     names = as_mapping(names)
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())

@@ -87,7 +87,7 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     counted.
     """
     entry.break_graph(
-        "a clip configuration counts its steps. Clip outside the graph, or by a function of unified_clip.torch"
+        "a clip configuration counts its clip calls. Clip outside the graph, or by a function of unified_clip.torch"
     )
     if step is None:
         return Step(counted, True)

@@ -137,7 +137,7 @@ def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
 def test_a_file_that_two_formats_recognise_is_rejected_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
     with pytest.raises(
-        ConfigError, match=r"^train\.yaml may be a file of hf or lightning\. If it is a file of hf, pass from_='hf'\."
+        ConfigError, match=r"^train\.yaml might be a file of hf or lightning\. If it is a file of hf, pass from_='hf'\."
     ):
         ClipConfig.import_from(path)
     assert ClipConfig.import_from(path, "hf").threshold == 1.0

@@ -63,7 +63,7 @@ def test_a_value_that_files_do_not_show_is_an_error_with_its_own_code() -> None:
             document.get(*keys)
         assert caught.value.code == "UC106"
     with pytest.raises(
-        ConfigError, match=r"^a\.yaml, line 1, base: cannot find b\.yaml\. It may set other\. Add it\.$"
+        ConfigError, match=r"^a\.yaml, line 1, base: cannot find b\.yaml\. An unread file might set other\. Add it\.$"
     ):
         document.has("other")
     assert not document.shows("other")

@@ -159,7 +159,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         (["a.toml", "--gradients", "objects.npz"], "'w' has dtype object. Save gradients as floats."),
         (["a.toml", "--gradients", "whole.npz"], "'w' has dtype int64. Save gradients as floats."),
         (["a.toml", "--step", "-1"], "--step is -1. Pass 0 or more"),
-        (["a.toml", "--step", "0"], "--step applies to a schedule, and no threshold has one. Remove --step."),
+        (["a.toml", "--step", "0"], "--step needs a threshold with a schedule, but no threshold has a schedule. "),
     ],
 )
 def test_an_invalid_command_is_rejected(
@@ -191,11 +191,13 @@ def test_explain_applies_a_configuration_to_a_recorded_run(
     assert cli.main(command) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["a"]["sentences"][-1] == (
-        "On the run run.jsonl, it clips 45 % of 40 norms, at thresholds from 1.25 to 1.25."
+        "On the run run.jsonl, this configuration clips 45 % of 40 norms, at thresholds from 1.25 to 1.25."
     )
-    assert data["b"]["sentences"][-1] == "On the run run.jsonl, it clips 5 % of 40 norms, at thresholds from 2 to 2."
+    assert data["b"]["sentences"][-1] == (
+        "On the run run.jsonl, this configuration clips 5 % of 40 norms, at thresholds from 2 to 2."
+    )
     assert cli.main(["explain", str(adaptive), "--recorded", str(recording)]) == 0
-    assert "it clips 5 % of 40 norms" in capsys.readouterr().out
+    assert "this configuration clips 5 % of 40 norms" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

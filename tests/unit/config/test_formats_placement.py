@@ -133,7 +133,7 @@ def test_a_sample_with_a_misplaced_clip_key_names_its_line(sample: Sample) -> No
 
 @pytest.mark.parametrize("sample", samples_with("unrelated"), ids=str)
 def test_a_sample_without_any_key_of_the_trainer_has_an_error(sample: Sample) -> None:
-    assert f"no key shows that this is a file of {sample.format.title}. If it belongs to another" in str(sample.error)
+    assert f"no key shows that this is a file of {sample.format.title}. If the file belongs" in str(sample.error)
 
 
 @pytest.mark.parametrize("sample", samples_with("absent"), ids=str)
@@ -228,7 +228,7 @@ def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
     path = write_file(tmp_path, file, text)
     with pytest.raises(
         ConfigError,
-        match=r"no key shows that this is a file of .*\. If it belongs to another trainer, pass from_='NAME'",
+        match=r"no key shows that this is a file of .*\. If the file belongs to another trainer, pass from_='NAME'",
     ):
         ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
 

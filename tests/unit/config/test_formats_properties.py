@@ -195,5 +195,5 @@ def test_an_integer_beyond_all_floats_is_rejected(name: str, written: str, sign:
 
 
 def test_a_number_of_thousands_of_digits_is_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"text, line 1: a number has 5000 characters. Give one with at most 400"):
+    with pytest.raises(ConfigError, match=r"text, line 1: a number has 5000 characters. Give at most 400 characters"):
         document(FORMATS["deepspeed"], '{"gradient_clipping": %s}' % ("1" * 5000))

@@ -34,12 +34,12 @@ def test_import_prints_toml_and_notes_on_standard_error(capsys: pytest.CaptureFi
     [
         (
             'exclude = ["*.bias"]',
-            "Cannot export to Lightning: it does not support `exclude`. Remove it, which changes the clip.",
+            "Cannot export to Lightning: it does not support `exclude`. Remove it. This changes the clip.",
         ),
         (
             'exclude = ["*.bias"]\nnonfinite = "skip"',
-            'Cannot export to Lightning: it does not support `exclude` or `nonfinite = "skip"`. Remove them, which '
-            "changes the clip.",
+            'Cannot export to Lightning: it does not support `exclude` or `nonfinite = "skip"`. Remove them. '
+            "This changes the clip.",
         ),
         (
             'threshold = {schedule = "linear", start = 2.0, end = 1.0, steps = 9}',
@@ -54,7 +54,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
     path = write("clip.toml", f'rule = "global_norm"\n{threshold}{keys}\n')
     assert main(["config", "export", str(path), "--to", "lightning"]) == 2
     python = (
-        "Or clip in Python, except under DeepSpeed or XLA: `clip = ClipConfig.load(FILE)`, then pass "
+        "Or clip in Python, except under DeepSpeed or XLA: write `clip = ClipConfig.load(FILE)`, then pass "
         "`ClipCallback(clip)` of "
         "`unified_clip.integrations.lightning_callback` to the Trainer."
     )
@@ -72,7 +72,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
         (
             {"rule": "value", "min": -1.0, "max": 2.0},
             "lightning",
-            "`min` and `max`. Set `threshold` to c instead, for bounds of",
+            "`min` and `max`. If `min` is -c and `max` is c, set `threshold` to c instead.",
         ),
         (
             {"rule": "global_norm", "threshold": 1.0, "norm_type": 1.0},
@@ -87,7 +87,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
         (
             {"rule": "value", "threshold": 1.0, "nonfinite": "raise"},
             "mmengine",
-            '`nonfinite = "raise"` with the rule value. Remove `nonfinite`, which changes the clip. Or clip in Python',
+            '`nonfinite = "raise"` with the rule value. Remove `nonfinite`. This changes the clip. Or clip in Python',
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_export_names_the_code_to_clip_in_python(settings: dict[str, object], to
     with pytest.raises(NotRepresentableError) as caught:
         ClipConfig(**settings).export_to(to)
     assert str(caught.value).startswith(f"Cannot export to {FORMATS[to].title}: it does not support {message}")
-    python = f" Or clip in Python{except_under(to)}: `clip = ClipConfig.load(FILE)`, then {FORMATS[to].instead}."
+    python = f" Or clip in Python{except_under(to)}: write `clip = ClipConfig.load(FILE)`, then {FORMATS[to].instead}."
     assert str(caught.value).endswith(python)
 
 
@@ -119,7 +119,7 @@ def test_agc_is_exported_if_the_trainers_rule_is_the_same(table: dict[str, objec
 @pytest.mark.parametrize(
     ("table", "settings", "to", "message"),
     [
-        ({}, {}, "timm", "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key"),
+        ({}, {}, "timm", "with `clip_mode: agc`, timm never clips the last two parameters of the model. Set"),
         (
             OPTAX_EPS,
             {},

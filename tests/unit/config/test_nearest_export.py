@@ -10,13 +10,14 @@ from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
 
 BOUND = (
-    "Before rounding, coefficients differ by at most 1e-06 / n (relative; n is the norm). With threshold = 0.5, this is"
+    "Before rounding, the relative difference of the coefficients is at most 1e-06 / n for a norm of n. With "
+    "threshold = 0.5, this is"
 )
 """The difference between PyTorch's rule and one without eps."""
 
 INFINITE = (
-    "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The other rule makes finite gradients 0 and "
-    "infinite ones NaN."
+    "If the norm is infinite, TensorFlow's rule makes every gradient NaN. The rules of PyTorch and Paddle make finite "
+    "gradients 0 and infinite gradients NaN."
 )
 
 OTHER_FAMILIES = [

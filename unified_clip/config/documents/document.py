@@ -16,7 +16,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The path of keys under which the merged document has the data of this file."""
+    """The path of a table in the merged document. This table has the keys of the file."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class _Resolver:
         except _UnknownError as error:
             return replace(error.unknown, source=text)
         except RecursionError:
-            return Unknown(text, ADVICE, f"{text:.60} refers to too many other keys in turn.")
+            return Unknown(text, ADVICE, f"{text:.60} refers to a chain of keys that is too long.")
         finally:
             self.active.discard(path)
 

@@ -37,5 +37,5 @@ def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
         return yaml_text.parse(text.replace("\t", " "))[1]
     except (UnreadableError, RecursionError):
         raise UnreadableError(
-            None, f"the key {name!r} occurs twice. Parsers use the last one: remove the first."
+            None, f"the key {name!r} occurs twice. Parsers use the last value. Remove the first key."
         ) from None

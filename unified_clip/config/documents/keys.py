@@ -1,4 +1,4 @@
-"""Format paths of keys, and values, for error messages."""
+"""Format keys and values for error messages."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The error if a trainer rejects a table, because the base file has a value that is not a table. keys: The path of
-    the table.
+    """The trainer rejects a table, because the base file sets the same key to another type.
+
+    keys: The path of the table.
     """
 
     def __init__(self, keys: tuple[Key, ...]) -> None:
@@ -24,12 +25,10 @@ class MergeRules:
     """The rules by which a trainer merges two tables."""
 
     delete_key: str = ""
-    """A key with a special meaning. If a table sets the key to true, the table replaces the table of the base file.
-    Otherwise, both tables are merged.
-    """
+    """The name of a key such as `_delete_`. A table in which this key is true replaces the table of the base file."""
 
     keeps_missing: bool = False
-    """Whether the value "???" means the value of the base file, as in Hydra."""
+    """Whether the value "???" keeps the value of the base file, as in Hydra."""
 
     is_strict: bool = False
     """Whether training fails if a table replaces a value that is not a table."""

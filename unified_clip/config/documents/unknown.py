@@ -14,7 +14,7 @@ UNKNOWN = "UC106"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that cannot be read from the files, such as an expression or a key that a missing file might set."""
+    """A value that cannot be read from the files. An example is the result of a function call."""
 
     source: str
     advice: str
@@ -48,7 +48,7 @@ class UnreadFile:
         return f"{self.place}: {self.problem}" if self.place else self.problem
 
     def error(self, keys: Sequence[Key]) -> ConfigError:
-        return ConfigError(f"{self} It may set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
+        return ConfigError(f"{self} An unread file might set {dotted(keys)}. {self.advice}".rstrip(), UNKNOWN)
 
 
 class PartialTable(dict[Any, Any]):
@@ -64,8 +64,5 @@ class PartialTable(dict[Any, Any]):
 
 
 def unread_around(data: Any) -> UnreadFile | None:
-    """Return the configuration that contains the data of a file, if this configuration cannot be read. Otherwise,
-    return None.
-    """
     unread = getattr(data, "unread", None)
     return unread if isinstance(unread, UnreadFile) and unread.is_outer else None

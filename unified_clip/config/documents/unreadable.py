@@ -16,7 +16,7 @@ NOT_VALID = "this is not {}: {}. Correct it."
 MAX_DIGITS = 400
 """The maximum number of characters in a whole number. A longer number is rejected, because no float is so large."""
 
-TOO_LONG = f"a number has {{}} characters. Give one with at most {MAX_DIGITS}, or quote it if it is text."
+TOO_LONG = f"a number has {{}} characters. Give at most {MAX_DIGITS} characters. If this is a text, quote the text."
 
 
 def too_long(text: str, digits: str) -> UnreadableError:

@@ -14,8 +14,8 @@ from .unknown import Unknown
 from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, UnreadableError
 
 ALIAS_ALLOWANCE = 100_000
-"""YAML data is limited to ten times the characters of the file plus this number. The size is computed after all aliases
-are replaced by their values. Larger data could fill the memory.
+"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. The value of an alias counts at each use. Without
+a limit, nested aliases could fill the memory.
 """
 
 STANDARD = "tag:yaml.org,2002:"
@@ -111,9 +111,7 @@ BREAKS = re.compile("[\x85\u2028\u2029]")
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper. If YAML 1.1 or the class `_Yaml` would read a text as another value, the dumper quotes the
-    text.
-    """
+    """A YAML dumper. The dumper quotes a text such as "1e-6", so that no version of YAML reads the text as a number."""
 
     yaml_implicit_resolvers = {
         first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()), *resolvers]
@@ -173,10 +171,10 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the number of characters and values in a node after all aliases are replaced by their values.
+    """Return the size of a node, in characters plus values. The value of an alias counts at each use.
 
-    sizes: The results by the `id` of each node. The value None marks a node whose size is being computed, so that an
-    alias inside its own value is detected.
+    sizes: The sizes of visited nodes, by `id`. None marks a node whose size is not computed yet. An alias to this node
+    is inside its own value.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
@@ -212,7 +210,9 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the (key, value) nodes of a key, or None. The search includes tables that `<<` merges."""
+    """Return the node of a key and the node of its value. The search includes tables that `<<` merges. If the key is
+    missing, return None.
+    """
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None
     visited.add(id(node))

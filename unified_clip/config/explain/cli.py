@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run: also print the thresholds for its norms, and the share of norms that are clipped",
+        help="a recorded run (also print the thresholds for its norms, and the share of clipped norms)",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])
@@ -79,7 +79,7 @@ def _result(options: argparse.Namespace) -> Explanation | Comparison:
         with named_by(way):
             configs.append(ClipConfig.import_from(path, format_))
     if options.step is not None and not any(config.has_schedule for config in configs):
-        raise UsageError("--step applies to a schedule, and no threshold has one. Remove --step.")
+        raise UsageError("--step needs a threshold with a schedule, but no threshold has a schedule. Remove --step.")
     gradients = None if options.gradients is None else _read_gradients(options.gradients)
     runs = [] if options.recorded is None else zip(configs, paths, strict=True)
     replays = [recorded.describe(config, path, options.recorded) for config, path in runs]

@@ -233,8 +233,9 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Return a dict from topics to settings in words, such as {"rule": "norm"}. shared: The names of groups that both
-    configurations have. The order of these groups is a topic.
+    """Return a dict from topics to settings in words, such as {"rule": "norm"}.
+
+    shared: The names of groups that both configurations have.
     """
     has_norm = config.rule in ("norm", "global_norm")
     return {

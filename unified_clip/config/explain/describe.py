@@ -83,8 +83,8 @@ def number(value: float) -> str:
 
 
 def measured(value: float) -> str:
-    """Return a number as text. If a float32 number has the same value, the text is the shortest text of this float32
-    number. Otherwise, the text has 9 digits.
+    """Return a number as text. If float32 represents the number exactly, return the shortest text for float32. For all
+    other numbers, the text has 9 digits.
     """
     with np.errstate(over="ignore"):
         single = np.float32(value)
@@ -141,7 +141,10 @@ def nonfinite(settings: Settings) -> str:
         return "NaN stays NaN."
     if settings.as_clip_rule(1.0).convention.infinite_norm_gives_nan:
         return "If the norm is NaN or infinite, every gradient becomes NaN."
-    return "If the norm is infinite, finite gradients become 0 and infinite ones NaN. If it is NaN, all become NaN."
+    return (
+        "If the norm is infinite, finite gradients become 0 and infinite gradients NaN. If the norm is NaN, all "
+        "gradients become NaN."
+    )
 
 
 def listed(include: list[str], exclude: list[str]) -> str:

@@ -27,10 +27,10 @@ NAMES = ("dense.weight", "dense.bias", "conv.weight", "conv.bias")
 """The names of example parameters for configurations without patterns."""
 
 STANDINS = ("weight", "bias")
-"""Words for example names. The words replace `*` in a pattern."""
+"""To make an example name, these words replace `*` in a pattern."""
 
 PAIRED = 30
-"""The maximum number of patterns from which pairs are formed. The example name for a pair matches both patterns."""
+"""The maximum number of patterns that are combined in pairs. The example name for a pair matches both patterns."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _NameGroup:
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """The rule of each configuration for these names. If a configuration excludes the names, its rule is None."""
+    """One rule for each configuration. If a configuration excludes the names, its entry is None."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at which the schedules of the rules differ.
-
-    rules: The rules that all configurations apply to the same parameters.
-    """
+    """Return steps at which the schedules of the rules differ."""
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []
@@ -178,9 +175,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Return a group of example names for each combination of rules that the configurations apply. The function leaves
-    out names that every configuration excludes, unless all names are excluded.
-    """
+    """Group example names. Within a group, each configuration applies one rule to all names."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
     parts = [_part_by_name(config, names) for config in configs]

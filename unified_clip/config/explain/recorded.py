@@ -34,7 +34,7 @@ def describe(config: ClipConfig, source: Path, path: Path) -> str:
         thresholds = list(suggestion.replay(config.adaptive.make()).thresholds)
     thresholds = [min(threshold, limit) for threshold in thresholds]
     clipped = sum(norm > threshold for norm, threshold in zip(norms, thresholds, strict=True)) / len(norms)
-    return f"On the run {path.name}, it {Replay(thresholds, clipped)}."
+    return f"On the run {path.name}, this configuration {Replay(thresholds, clipped)}."
 
 
 def _unfit(config: ClipConfig) -> str:

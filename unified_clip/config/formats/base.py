@@ -61,7 +61,7 @@ class Imported:
     """Sentences for the user, for example about a default of the trainer."""
 
     not_finite: str = ""
-    """What the trainer does if a norm is not finite, as sentences. The text is '' if the trainer clips as always."""
+    """Sentences about steps whose norm is not finite. If the trainer clips these steps by its rule, the text is ''."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -96,13 +96,13 @@ class Format(ABC):
     """
 
     extends: ClassVar[str] = ""
-    """The name of a format whose keys this trainer also has. If both formats recognise a file, the file is in this
-    format.
+    """The name of another format whose keys this trainer also has. If both formats recognise a file, this class reads
+    the file.
     """
 
     instead: ClassVar[str] = ""
-    """A phrase for error messages, which describes how to clip in this trainer by a `ClipConfig` named `clip`. If this
-    is impossible, the text is ''.
+    """A phrase for error messages. The phrase describes how to clip in this trainer by a `ClipConfig` named `clip`. If
+    this is impossible, the text is ''.
     """
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
@@ -141,7 +141,7 @@ class Format(ABC):
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
-    """What the trainer does if a norm is not finite, as sentences. The text is '' if the trainer clips as always."""
+    """Sentences about steps whose norm is not finite. If the trainer clips these steps by its rule, the text is ''."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         """Return the paths at which a file can have clip keys."""
@@ -207,8 +207,8 @@ class Format(ABC):
             document, keys: The file, and the path of the key.
             default: The default of the key.
             zero: The effect of a threshold of 0 in the trainer. By default, the attribute `zero` of the format applies.
-            negative: The effect of a threshold below 0. By default, a negative threshold has the effect "off" if 0 has
-                this effect, otherwise the effect "error".
+            negative: The effect of a threshold below 0. If 0 switches clipping off, the default is "off". In all other
+                cases, the default is "error".
             null: The effect of null. "off" switches clipping off, and "error" makes training fail.
             infinite: The effect of inf. "off" clips nothing, and this function returns inf. "error" makes all gradients
                 NaN.
@@ -251,13 +251,13 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold to export. If the settings clip nothing, or have `min` and `max`, return None.
 
-        rules, family, zero: Values that replace the attributes of the format with the same names.
+        rules, family, zero: Each of these arguments overrides an attribute of the format.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
         if not problem and zero != "zeros" and settings.threshold == 0:
             effect = "switches clipping off" if zero == "off" else "makes training fail"
-            problem = f"a threshold of 0 {effect} in {self.title}, and makes all gradients 0 in unified_clip. "
+            problem = f"in {self.title}, a threshold of 0 {effect}. In unified_clip, 0 makes all gradients 0. "
             problem += "Set a threshold above 0."
         if problem:
             raise self.not_exported(problem)
@@ -281,12 +281,14 @@ class Format(ABC):
             return ""
         pronoun = "it" if len(unsupported) == 1 else "them"
         names = " or ".join(unsupported)
-        return f"it does not support {names}. Remove {pronoun}, which changes the clip.{self.in_python}"
+        return f"it does not support {names}. Remove {pronoun}. This changes the clip.{self.in_python}"
 
     @property
     def in_python(self) -> str:
         """A sentence with Python code that clips by the configuration. If this is impossible, the text is ''."""
-        text = f" Or clip in Python{except_under(self.name)}: `clip = ClipConfig.load(FILE)`, then {self.instead}."
+        text = (
+            f" Or clip in Python{except_under(self.name)}: write `clip = ClipConfig.load(FILE)`, then {self.instead}."
+        )
         return text if self.instead else ""
 
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
@@ -298,7 +300,7 @@ class Format(ABC):
         if settings.adaptive is not None:
             return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
-            advice = "Set `threshold` to c instead, for bounds of -c and c. For other bounds, export to another format."
+            advice = "If `min` is -c and `max` is c, set `threshold` to c instead. Or export to another format."
             return "" if self.has_bounds else f"it does not support `min` and `max`. {advice}{self.in_python}"
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number." + self.in_python
@@ -333,8 +335,8 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice for trainers that fail with 0 or inf. The number is not written as 1e20, because PyYAML reads 1e20 as a
-string.
+"""Advice for trainers in which a threshold of 0 or inf makes training fail. The number is not written as 1e20, because
+PyYAML reads 1e20 as a string.
 """
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"

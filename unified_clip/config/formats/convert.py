@@ -32,10 +32,10 @@ COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
 """Keys that identify a format if a file has all of these keys. These keys are used if no format recognises the file."""
 
 _TENSORFLOW = (
-    " For Keras's optimizers, pass keras. A loop that calls tf.clip_by_global_norm has no file: use ClipConfig."
+    " For Keras's optimizers, pass keras. If your own loop calls tf.clip_by_global_norm, write a clip configuration."
 )
 _JAX = " For optax.chain, pass optax."
-_TORCH = " A loop that calls clip_grad_norm_ has no file: use ClipConfig. Trainers have formats."
+_TORCH = " If your own loop calls clip_grad_norm_, write a clip configuration. For a trainer, pass its format."
 _HUGGING_FACE = " For TrainingArguments, pass hf."
 HINTS = {
     "tensorflow": _TENSORFLOW, "tf": _TENSORFLOW, "jax": _JAX, "flax": _JAX, "torch": _TORCH, "pytorch": _TORCH,
@@ -114,7 +114,8 @@ def write(
     to: "name" or "name@version" of the format.
     version: The version of the trainer. The default is the version in `to`. If `to` has no version, the default is the
     newest supported version.
-    nearest: Whether to replace a family or eps that the format does not support.
+    nearest: Whether to use the family and the eps of the format if the format does not support those of the
+    configuration.
     kind: "toml", "yaml" or "json". The default is the first kind of the format.
     """
     name, to_version = parse_name(to)
@@ -134,9 +135,7 @@ def write(
 
 
 def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tuple[Settings, list[str]]:
-    """Return (configuration, notes). The configuration has a family and an eps that the format supports, and the notes
-    describe the difference.
-    """
+    """Replace the family and the eps by supported ones. Return (new configuration, notes about the change)."""
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
     if difference is None:
@@ -225,7 +224,7 @@ def _detect(path: Path) -> Candidate:
     if len(candidates) == 1:
         return candidates[0]
     if names := [trainer.name if trainer else UNIFIED_CLIP for trainer, _ in candidates]:
-        problem = f"{path.name} may be a file of {' or '.join(names)}"
+        problem = f"{path.name} might be a file of {' or '.join(names)}"
         raise ConfigError(f"{problem}. If it is a file of {names[0]}, {name_format(names[0])}.", "UC103")
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
@@ -339,9 +338,7 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return sentences with the command that imports the file of a trainer. If no format recognises the file, return
-    ''.
-    """
+    """Return advice with the command that imports a file of a trainer. If no format recognises the file, return ''."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

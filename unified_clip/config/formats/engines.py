@@ -20,10 +20,10 @@ UNDER = {
     "mmengine": f"{DEEPSPEED} or {COLOSSAL}",
     "torchtitan": "pipeline parallelism",
 }
-"""Maps each format to the engines under which the advice `Format.instead` does not work."""
+"""Maps each format to engines. Under these engines, the advice `Format.instead` does not work."""
 
 OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
-"""Maps formats to engines, if a format always uses the same engine. This engine clips."""
+"""Maps a format to the engine that the format always uses. This engine clips."""
 
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
@@ -51,8 +51,9 @@ first part that matches is used.
 
 
 def strategy_name(strategy: Any) -> str:
-    """Return the name or the class of a strategy. strategy: A name, or a table that has the class under a key in
-    CLASS_KEYS.
+    """Return the name or the class of a strategy.
+
+    strategy: A name, or a table such as {"class_path": "DeepSpeedStrategy"}.
     """
     if isinstance(strategy, dict):
         strategy = next((strategy[key] for key in CLASS_KEYS if key in strategy), "")

@@ -30,12 +30,12 @@ def data(optimizer: Any) -> dict[str, Any]:
     advice = "is not an optimizer of Keras or Paddle. Pass such an optimizer."
     if "torch" in packages:
         advice = (
-            "does not clip: in PyTorch, the training loop or the trainer clips. Pass the loop's threshold to "
+            "does not clip. In PyTorch, the training loop or the trainer clips. Pass the loop's threshold to "
             "ClipConfig, or import the trainer's configuration: ClipConfig.import_from(FILE)."
         )
     elif "optax" in packages:
         advice = (
-            "does not expose its clip settings. Import the source that builds it: "
+            "does not expose its clip settings. Import the Python file that builds the optimizer: "
             "ClipConfig.import_from(FILE, 'optax')."
         )
     raise TypeError(f"{_class_of(optimizer)} {advice}")
@@ -46,9 +46,7 @@ def _class_of(optimizer: Any) -> str:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the innermost optimizer, which is the optimizer that clips. An optimizer such as `LookAhead` wraps another
-    optimizer.
-    """
+    """Return the optimizer that clips. A wrapper such as `LookAhead` contains this optimizer."""
     for attribute in ("inner_optimizer", "_inner_opt"):
         inner = getattr(optimizer, attribute, None)
         if inner is not None:
@@ -77,7 +75,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
     if not hasattr(optimizer, "_grad_clip"):
         raise TypeError(
             f"{_class_of(optimizer)} is not a paddle.optimizer.Optimizer. Pass the optimizer that updates the model's "
-            "parameters. If another object wraps it, pass the optimizer inside."
+            "parameters. If another object wraps this optimizer, pass the wrapped optimizer."
         )
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]

@@ -45,9 +45,7 @@ BY_CODE = (
 """Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""The minimum similarity of a misspelt clip key, as computed by difflib, and the minimum length of a misspelt clip
-key.
-"""
+"""The minimum similarity and the minimum length of a misspelt clip key. difflib computes the similarity."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The last parts of keys that switch clipping on or off. The keys are compared in lower case and without
@@ -94,17 +92,17 @@ def check(document: Document, trainer: Format) -> list[Path]:
     if not has_foreign and not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         target = _format_place(places[0], trainer)
         raise ConfigError(
-            f"{document.name}: no key shows that this is a file of {trainer.title}. If it belongs to another trainer, "
-            f"{name_format('NAME')}. Otherwise, pass a whole configuration of {trainer.title}, or set {target}."
-            f"{_explained(places[0], trainer)}",
+            f"{document.name}: no key shows that this is a file of {trainer.title}. If the file belongs to another "
+            f"trainer, {name_format('NAME')}. Otherwise, pass a whole configuration of {trainer.title}, or set "
+            f"{target}.{_explained(places[0], trainer)}",
             "UC103",
         )
     return []
 
 
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
-    """Return a note for each clip key that the trainer ignores. If the trainer clips nothing, raise ConfigError
-    instead, because another program might clip by the key.
+    """Return a note for each clip key that the trainer ignores. If the trainer clips nothing, raise ConfigError for the
+    first ignored key.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -135,7 +133,7 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
                 is_same = path == outer
                 change = "to another value" if is_same else f"and changes {dotted(path)}"
                 problem = f"{document.name}, line {duplicate.line}, {dotted(outer)}: {last}, {change}"
-                raise ConfigError(f"{problem}. The trainer uses the last one: remove the first.")
+                raise ConfigError(f"{problem}. The trainer uses the last value. Remove the first key.")
 
 
 def first_read(document: Document, trainer: Format) -> Path:
@@ -186,8 +184,8 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 
 
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether the last key of a path is a clip key of any trainer, or the last key of a path in `places`. If the
-    value is a number, a misspelt name such as max_grad_nrom is also accepted.
+    """Return whether the last key of a path has the name of a clip key. If the value is a number, a misspelt name such
+    as max_grad_nrom is also accepted.
     """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):

@@ -71,7 +71,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def end_of(node: ast.expr) -> tuple[int, int]:
-    """Return (line, column) of the end of an expression. Python runs calls in the order of their ends."""
+    """Return (line, column) of the end of an expression. Of two nested calls, Python runs the call that ends first."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 

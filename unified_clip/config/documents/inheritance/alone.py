@@ -1,4 +1,4 @@
-"""The inheritance of trainers that read only one file."""
+"""Inheritance for trainers that read a single configuration file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of all ways to merge files, and the loader that all ways share."""
+"""The base class `Inheritance`, and the loader of base files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FILES = 200
 
 
 class Inheritance(ABC):
-    """The base class of the ways in which trainers merge a configuration file with its base files."""
+    """How a trainer merges a configuration file with its base files."""
 
     keys: Sequence[str] = ()
     """The top-level keys that name other files."""

@@ -18,7 +18,7 @@ PLAIN = MergeRules()
 
 @dataclass(frozen=True)
 class BaseFiles(Inheritance):
-    """Merges the base files that a key names, in their order. The file itself is merged last."""
+    """Merges the base files in the order of the list at `key`, and merges the file itself last."""
 
     key: str
     advice: str

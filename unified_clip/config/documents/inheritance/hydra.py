@@ -1,4 +1,4 @@
-"""Compose a configuration as Hydra does. `defaults` lists, config groups, packages and interpolations are supported."""
+"""Compose a configuration as Hydra does, from `defaults` lists, config groups, packages and interpolations."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Return a main configuration composed with the file `part`. If the main configuration lacks the group of the file,
-    return None.
+    """Return a main configuration composed with the file `part`. If the main configuration has no entry for the folder
+    of `part`, return None.
     """
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
@@ -213,10 +213,10 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the first folder, from `folder` upwards, that contains the folder of a group.
+    """Return the folder that contains the folders of all groups.
 
-    The groups are those of absolute entries, such as `db` in `/db: mysql`. If no folder contains such a group, return
-    `folder`.
+    The function searches from `folder` upwards for the group of an absolute entry. For example, the group of
+    `/db: mysql` is `db`. If no folder contains a group, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

@@ -15,8 +15,8 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The number of folders that are searched for a named file, from the folder of the configuration upwards. Named paths
-are relative to the working directory of the training program, which is unknown.
+"""The number of folders that are searched for a named file, from the folder of the configuration upwards. A search is
+necessary, because a named path is relative to the unknown working directory of the training program.
 """
 
 
@@ -50,8 +50,8 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Return the path of the file `text` in the nearest folder with this file. If no folder has the file, return an
-        `Unknown`. If several folders have files with different contents, raise ConfigError.
+        """Search for the file `text` in the folder of the document, and then in the folders above. If no folder has the
+        file, return an `Unknown`. If several folders have files with different contents, raise ConfigError.
         """
         folder = (document.path or Path(document.name)).resolve().parent
         folders = [folder, *folder.parents][:MOST_FOLDERS]

@@ -25,9 +25,7 @@ class Import(NamedTuple):
     """The path relative to the file with the import, or the name of a module in an installed package."""
 
     names: dict[str, str] | None
-    """Maps each name in the file with the import to the name in the base file. None means that all names are
-    imported.
-    """
+    """Maps each imported name to its name in the base file. None means that all names are imported."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement that might change clipping, but that the reader does not understand.
-    The name is in `ROOTS`, and has an unknown value after the statement.
+    """Return (name, statement) for each statement with an unknown effect on clipping. The name is in `ROOTS`, and has
+    an unknown value after the statement.
 
     understood: Statements that the reader has already applied. These statements are skipped.
     """
@@ -52,7 +52,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
     """Return the names whose values affect clipping. If several names refer to the same dict, the result has all of
-    these names. The result also has WRITERS and "*" (for `import *`), which might change any name.
+    these names. The result always includes WRITERS, and "*" for `import *`.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]

@@ -18,8 +18,8 @@ DEEPSPEED = ("deepspeed_config", "gradient_clipping")
 MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
 FILE = ("deepspeed_config", "deepspeed_config_file")
 NO_CLIP = (
-    "this file of DeepSpeed does not set gradient_clipping. DeepSpeed before 0.19.3 then clips nothing, and from "
-    '0.19.3 on clips at 1.0. Set "gradient_clipping" in that file.'
+    "this file of DeepSpeed does not set gradient_clipping. By default, DeepSpeed clips nothing before 0.19.3, and "
+    'clips at 1.0 since 0.19.3. Set "gradient_clipping" in that file.'
 )
 
 
@@ -41,19 +41,22 @@ class Accelerate(Format):
     keys = (
         FormatKey(
             ".".join(DEEPSPEED),
-            "the global norm, PyTorch's rule; auto: 1.0, or max_grad_norm under HF's Trainer; below 0: off",
+            "Clips the global norm by PyTorch's rule. auto means 1.0, or max_grad_norm under HF's Trainer. A "
+            "number below 0 clips nothing.",
             "auto",
         ),
         rejected_key(
-            "deepspeed_config.gradient_clipping: 0", "Accelerate does not pass 0 on: DeepSpeed's default applies"
+            "deepspeed_config.gradient_clipping: 0",
+            "Accelerate does not pass 0 to DeepSpeed, so DeepSpeed's default applies.",
         ),
         imported_key(
             ".".join(FILE),
-            "DeepSpeed's file, which sets gradient_clipping; auto: as for deepspeed_config.gradient_clipping",
+            "The path of DeepSpeed's file. In this file, gradient_clipping is required, and auto has the same meaning "
+            "as in deepspeed_config.",
         ),
-        rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies"),
-        imported_key(".".join(MEGATRON), "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        rejected_key("distributed_type: others", "no key sets a threshold: the script clips"),
+        rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies."),
+        imported_key(".".join(MEGATRON), "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
+        rejected_key("distributed_type: others", "The training script clips, and no key of the file sets a threshold."),
     )
 
     def recognises(self, document: Document) -> bool:
@@ -87,7 +90,7 @@ class Accelerate(Format):
             threshold = 1.0
             notes.append(
                 "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. Under HF's Trainer, "
-                "max_grad_norm applies: import the file with the TrainingArguments instead."
+                "max_grad_norm applies instead. In this case, import the file that has the TrainingArguments."
             )
         else:
             threshold = self.read_threshold(document, keys)

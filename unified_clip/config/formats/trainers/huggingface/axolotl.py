@@ -27,10 +27,19 @@ class Axolotl(HuggingFace):
     vocabulary = HuggingFace.vocabulary | {"base_model", "datasets", "adapter", "micro_batch_size", "num_epochs"}
     optimizer_key = "optimizer"
     keys = (
-        FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        imported_key("max_grad_norm: null", "Axolotl does not pass null on: HF's default applies", "1.0"),
-        imported_key("deepspeed", "DeepSpeed's file; its gradient_clipping must be auto or equal to max_grad_norm"),
-        rejected_key("optimizer: lomo, ..._layerwise", "the optimizer steps in backward; Trainer clips too late"),
+        FormatKey(
+            "max_grad_norm", "HF's key. Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"
+        ),
+        imported_key(
+            "max_grad_norm: null", "Axolotl does not pass null to HF's Trainer, so HF's default applies.", "1.0"
+        ),
+        imported_key(
+            "deepspeed",
+            "The path of DeepSpeed's file. In this file, gradient_clipping must be auto or equal to max_grad_norm.",
+        ),
+        rejected_key(
+            "optimizer: lomo, ..._layerwise", "The optimizer makes its step during backward, before Trainer clips."
+        ),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -34,19 +34,27 @@ class LlamaFactory(HuggingFace):
     }
     not_finite = f"{V1_SKIPS} {HuggingFace.not_finite}"
     keys = (
-        FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        rejected_key("max_grad_norm: null", "depends on transformers: off in 4, fails in 5"),
-        rejected_key("max_grad_norm: 0, with stage: ppo", "TRL's PPO makes all gradients 0"),
-        rejected_key(", ".join(LAYERWISE), "the optimizer steps in backward, before any clip"),
-        rejected_key("export_dir, without stage", "the file exports a model, and trains nothing"),
-        imported_key("deepspeed", "DeepSpeed's file; its gradient_clipping must be auto or equal to max_grad_norm"),
+        FormatKey(
+            "max_grad_norm", "HF's key. Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"
+        ),
+        rejected_key(
+            "max_grad_norm: null",
+            "With transformers 4, null clips nothing. With transformers 5, null makes training fail.",
+        ),
+        rejected_key("max_grad_norm: 0, with stage: ppo", "TRL's PPO makes all gradients 0."),
+        rejected_key(", ".join(LAYERWISE), "The optimizer makes its step during backward, before Trainer clips."),
+        rejected_key("export_dir, without stage", "The file exports a model, and trains nothing."),
+        imported_key(
+            "deepspeed",
+            "The path of DeepSpeed's file. In this file, gradient_clipping must be auto or equal to max_grad_norm.",
+        ),
         imported_key(
             f"max_grad_norm, with {' or '.join(V1_KEYS)}",
-            "v1's trainer: the global norm, PyTorch's rule; 0: zeros",
+            "The key of v1's trainer. Clips the global norm by PyTorch's rule. 0 makes all gradients 0.",
             "1.0",
         ),
-        rejected_key("max_grad_norm: below 0, in the trainer of v1", "changes the sign of gradients"),
-        rejected_key("dist_config: {name: deepspeed}", "clips by DeepSpeed's file"),
+        rejected_key("max_grad_norm: below 0, in the trainer of v1", "Changes the sign of gradients."),
+        rejected_key("dist_config: {name: deepspeed}", "DeepSpeed clips by its own file."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -35,8 +35,8 @@ WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
 DEEPSPEED = ("deepspeed", "gradient_clipping")
 AUTO = 'Set max_grad_norm to the threshold, and "gradient_clipping": "auto".'
 NO_CLIP = (
-    "DeepSpeed's configuration does not set gradient_clipping. Then max_grad_norm is ignored: DeepSpeed before 0.19.3 "
-    "clips nothing, and from 0.19.3 on clips at 1.0."
+    "DeepSpeed's configuration does not set gradient_clipping. DeepSpeed then ignores max_grad_norm. DeepSpeed clips "
+    "nothing before 0.19.3, and clips at 1.0 since 0.19.3."
 )
 
 UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide."
@@ -52,8 +52,8 @@ class HuggingFace(Format):
     )
     newest = "5.23.0"
     instead = (
-        "pass `ClipCallback(clip)` of `unified_clip.integrations.transformers_callback` to the Trainer, with "
-        "max_grad_norm: 0"
+        "pass `ClipCallback(clip)` of `unified_clip.integrations.transformers_callback` to the Trainer, and set "
+        "max_grad_norm to 0"
     )
     own_keys = paths("""
         accelerator_config dataloader_pin_memory ddp_find_unused_parameters deepspeed
@@ -66,22 +66,35 @@ class HuggingFace(Format):
     optimizer_key: ClassVar[str] = "optim"
     not_finite = UNDER_DEEPSPEED
     keys: ClassVar[Sequence[FormatKey]] = (
-        FormatKey("max_grad_norm", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        imported_key("max_grad_norm: null", "off", versions="below 5"),
-        rejected_key("max_grad_norm: null", "training fails: null is compared with 0", versions="5 and later"),
-        rejected_key(", ".join(PRIVATE), "opacus: max_grad_norm then clips each example's gradient (privacy)"),
-        imported_key(
-            "deepspeed", "DeepSpeed's configuration, or its file; auto for gradient_clipping means max_grad_norm"
+        FormatKey("max_grad_norm", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
+        imported_key("max_grad_norm: null", "Clips nothing.", versions="below 5"),
+        rejected_key("max_grad_norm: null", "Training fails, because null is compared with 0.", versions="5 and later"),
+        rejected_key(
+            ", ".join(PRIVATE),
+            "With this key, opacus clips each example's gradient at max_grad_norm, for differential privacy.",
         ),
-        rejected_key("deepspeed, with another gradient_clipping", "Trainer rejects this combination"),
-        rejected_key("deepspeed, without gradient_clipping", "max_grad_norm is ignored: DeepSpeed's default applies"),
-        rejected_key("optim: lomo, adalomo, ..._layerwise", "the optimizer steps in backward; Trainer clips too late"),
-        imported_key("optim: adafactor", "Adafactor also clips its update by the RMS: not imported, with a note"),
+        imported_key(
+            "deepspeed",
+            "DeepSpeed's configuration, or the path of DeepSpeed's file. If gradient_clipping is auto, DeepSpeed "
+            "clips at max_grad_norm.",
+        ),
+        rejected_key("deepspeed, with another gradient_clipping", "Trainer rejects this combination."),
+        rejected_key(
+            "deepspeed, without gradient_clipping", "DeepSpeed ignores max_grad_norm, and its own default applies."
+        ),
+        rejected_key(
+            "optim: lomo, adalomo, ..._layerwise", "The optimizer makes its step during backward, before Trainer clips."
+        ),
+        imported_key(
+            "optim: adafactor",
+            "Adafactor also clips its update by root mean square. The import leaves out this second clip, and prints "
+            "a note.",
+        ),
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key in `own_keys`, and also has max_grad_norm or a key in `vocabulary`. A key in
-        `own_keys` is not enough, because the configuration of a model can also have `gradient_checkpointing`.
+        """Return whether a file belongs to this trainer. A key in `own_keys` is not enough, because the configuration
+        of a model can also have `gradient_checkpointing`.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
@@ -100,7 +113,7 @@ class HuggingFace(Format):
             raise document.wrong(["max_grad_norm"], f"{NULL} {advice}", "UC103")
         if max_norm is None and version is not None and version >= NULL_FAILS:
             raise document.wrong(
-                ["max_grad_norm"], "training fails with null since transformers 5. Set 0 to clip nothing."
+                ["max_grad_norm"], "since transformers 5, null makes training fail. Set 0 to clip nothing."
             )
         notes = default_note(document, ["max_grad_norm"], "Trainer clips at 1.0")
         threshold = self.read_threshold(document, ["max_grad_norm"], 1.0)

@@ -28,7 +28,7 @@ class MaxText(Format):
     kinds = ("yaml",)
     source = "src/maxtext/configs/base.yml, configs/types.py, configs/pyconfig.py, utils/maxtext_utils.py"
     newest = "2025.8.22"
-    instead = f"wrap MaxText's optimizer, `clip.as_optax(optimizer)`, with {KEY}: 0"
+    instead = f"wrap MaxText's optimizer by `clip.as_optax(optimizer)`, and set {KEY} to 0"
     own_keys = paths(f"{KEY} base_emb_dim base_num_decoder_layers")
     inheritance = MaxTextBases("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
     clip_keys = option_keys = paths(KEY)
@@ -38,8 +38,13 @@ class MaxText(Format):
     """)
     family = "paddle"  # like Paddle's rule, optax's adds no eps
     keys = (
-        FormatKey(KEY, "the global norm, optax's rule (eps = 0); 0: off", "1.0"),
-        imported_key("base_config", "a base file, under the keys of this file: dpo.yml 10.0, rl.yml 0.1", "base.yml"),
+        FormatKey(KEY, "Clips the global norm by optax's rule, with eps = 0. A threshold of 0 clips nothing.", "1.0"),
+        imported_key(
+            "base_config",
+            "The base file. Keys of this file override keys of the base file. The base file dpo.yml clips at "
+            "10.0, and rl.yml clips at 0.1.",
+            "base.yml",
+        ),
     )
 
     def recognises(self, document: Document) -> bool:

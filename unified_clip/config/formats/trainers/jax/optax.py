@@ -23,7 +23,7 @@ EPS = 1e-3
 KEEP = "This is not supported: keep optax's clip."
 SELECT = "Write a clip configuration. If the clip is for some parameters only, add `include`."
 PRIVACY = f"clips the gradient of each example, for differential privacy. {KEEP}"
-ANY_PYTREE = "clips any pytree, not always gradients. If it clips gradients, write a clip configuration."
+ANY_PYTREE = "can clip any pytree. If it clips gradients, write a clip configuration."
 REJECTED = {
     "clip_by_block_rms": f"clips each tensor by its root mean square. {KEEP}",
     "per_example_global_norm_clip": PRIVACY,
@@ -60,15 +60,23 @@ class Optax(PythonFormat):
     family = "paddle"
     zero = "zeros"
     keys = (
-        FormatKey("clip_by_global_norm(max_norm)", "the global norm, with eps = 0; 0: all gradients become 0"),
-        FormatKey("clip(max_delta)", "each element; 0: all gradients become 0"),
-        rejected_key("a clip after another transformation", "clips updates, not gradients"),
-        rejected_key("clip_by_block_rms", "each tensor by its root mean square"),
-        FormatKey("adaptive_grad_clip(clipping, eps)", "adaptive clipping, by the norm of the parameters; no axis="),
-        rejected_key("per_example_global_norm_clip", "each example's gradient (privacy)"),
-        rejected_key("per_example_layer_norm_clip", "each example's gradient (privacy)"),
-        rejected_key("differentially_private_aggregate, dpsgd", "each example's gradient (privacy)"),
-        rejected_key("tree.clip", "a function of any pytree"),
+        FormatKey(
+            "clip_by_global_norm(max_norm)",
+            "Clips the global norm with eps = 0. A threshold of 0 makes all gradients 0.",
+        ),
+        FormatKey("clip(max_delta)", "Clips each element. 0 makes all gradients 0."),
+        rejected_key("a clip after another transformation", "Clips updates, not gradients."),
+        rejected_key("clip_by_block_rms", "Clips each tensor by its root mean square."),
+        FormatKey(
+            "adaptive_grad_clip(clipping, eps)",
+            "Clips each unit of a gradient by the norm of its parameters. The argument axis is not supported.",
+        ),
+        rejected_key("per_example_global_norm_clip", "Clips each example's gradient, for differential privacy."),
+        rejected_key("per_example_layer_norm_clip", "Clips each example's gradient, for differential privacy."),
+        rejected_key(
+            "differentially_private_aggregate, dpsgd", "Clips each example's gradient, for differential privacy."
+        ),
+        rejected_key("tree.clip", "Can clip any pytree."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -164,7 +172,7 @@ class _PlaceCheck:
             return [WRAPPERS[name]]
         elif name:
             raise self.source.wrong(
-                node, f"the clip is inside optax.{name}, so it possibly clips only some gradients. {SELECT}"
+                node, f"the clip is inside optax.{name}, and might clip only some gradients. {SELECT}"
             )
         elif alone or any(self._transforms(other) for other in [*call.args, *call.keywords] if other is not inner):
             raise self.source.wrong(node, UNKNOWN_PLACE)

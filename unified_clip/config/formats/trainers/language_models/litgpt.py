@@ -23,9 +23,15 @@ class LitGPT(Format):
         logger_name lora_r lora_alpha
     """)
     zero = "zeros"
-    not_finite = "litgpt pretrain stops with an error at a norm that is not finite."
+    not_finite = "If a norm is not finite, litgpt pretrain stops with an error."
     off = float("inf")
-    keys = (FormatKey("train.max_norm", "the global norm, PyTorch's rule; inf: off; 0: zeros", "null"),)
+    keys = (
+        FormatKey(
+            "train.max_norm",
+            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
+            "null",
+        ),
+    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, KEYS)

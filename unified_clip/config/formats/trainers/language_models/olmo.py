@@ -30,9 +30,9 @@ class OLMo(Format):
     zero = "zeros"
     off = None
     keys = (
-        FormatKey(KEY, "the global norm, PyTorch's rule; null: off; 0: zeros", "null"),
-        rejected_key(RATIO, "each tensor by the moving average of its own norm"),
-        rejected_key(".".join(WARMUP), "a different threshold in the first steps"),
+        FormatKey(KEY, "Clips the global norm by PyTorch's rule. null clips nothing. 0 makes all gradients 0.", "null"),
+        rejected_key(RATIO, "Clips each tensor by the moving average of its own norm."),
+        rejected_key(".".join(WARMUP), "Sets a different threshold in the first steps."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -13,7 +13,7 @@ from ...base import Format, FormatKey, Imported, default_note, paths, rejected_k
 SWITCH, KEY = ("runner_wrapper", "use_clip_grad"), ("runner_wrapper", "max_grad_norm")
 PIPELINE = "MFPipelineWithLossScaleCell"
 SCALES = (
-    "MindFormers also multiplies gradients below the threshold, by c / (c + 1e-6) for a threshold of c. That is not "
+    "If the norm is below the threshold c, MindFormers multiplies the gradients by c / (c + 1e-6). This scaling is not "
     "imported."
 )
 
@@ -32,14 +32,16 @@ class MindFormers(Format):
     """)
     zero = "error"
     keys = (
-        FormatKey(".".join(SWITCH), "switches the clip on or off", "False"),
+        FormatKey(".".join(SWITCH), "Switches the clip on or off.", "False"),
         FormatKey(
             ".".join(KEY),
-            "the global norm, PyTorch's rule, which scales below the threshold too; 0 or less: fails",
+            "Clips the global norm by PyTorch's rule. MindFormers also scales gradients below the threshold. 0 or "
+            "less makes training fail.",
             "1.0",
         ),
         rejected_key(
-            f"no {SWITCH[1]}, with {PIPELINE}", "this wrapper clips by default, all other wrappers do not: set the key"
+            f"no {SWITCH[1]}, with {PIPELINE}",
+            "This wrapper clips by default, but all other wrappers do not. Set the key use_clip_grad.",
         ),
     )
 

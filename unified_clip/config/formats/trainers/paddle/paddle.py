@@ -40,7 +40,7 @@ KEYWORDS = {
     "gradient_clip": "sets the clip of one parameter, which this file does not name. Remove it in a copy of the file, "
     "import the copy, and add a group for this parameter to `groups`.",
 }
-"""Maps each keyword argument that is always rejected to the reason."""
+"""Maps a keyword argument to the reason why it is rejected."""
 
 REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
@@ -48,7 +48,7 @@ REJECTED = {
     "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
     "ErrorClipByValue": "clips the gradients of intermediate results. unified_clip does not support this: keep it.",
     "append_gradient_clip_ops": "applies clips that other code sets. Import the file with that code.",
-    "clip_by_norm": "clips any tensor, not always gradients. If it clips gradients, write a clip configuration.",
+    "clip_by_norm": "can clip any tensor. If it clips gradients, write a clip configuration.",
 }
 
 PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
@@ -73,27 +73,49 @@ class Paddle(PythonFormat):
     zero = "zeros"
     has_bounds = True
     keys = (
-        FormatKey("ClipGradByGlobalNorm(clip_norm)", "the global norm; 0: zeros", "", "2.0 and later"),
-        FormatKey("ClipGradByNorm(clip_norm)", "each tensor by its own norm; 0 or less: fails", "", "2.0 and later"),
-        FormatKey("ClipGradByValue(max, min)", "each element, between min and max", "min: -max", "2.0 and later"),
-        rejected_key(
-            "ClipGradByGlobalNorm(group_name, auto_skip_clip)", "other norms in static programs; NaN is not clipped"
+        FormatKey(
+            "ClipGradByGlobalNorm(clip_norm)",
+            "Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
+            "",
+            "2.0 and later",
         ),
-        imported_key("fluid.clip.GradientClipByGlobalNorm(clip_norm)", "as ClipGradByGlobalNorm", versions="1.x"),
-        imported_key("fluid.clip.GradientClipByNorm(clip_norm)", "as ClipGradByNorm", versions="1.x"),
-        imported_key("fluid.clip.GradientClipByValue(max, min)", "as ClipGradByValue", "min: -max", "1.x"),
-        imported_key("GradClipByGlobalNorm(max_global_norm)", "as ClipGradByGlobalNorm", versions="1.6, 1.7"),
-        imported_key("GradClipByNorm(clip_norm)", "as ClipGradByNorm", versions="1.6, 1.7"),
-        imported_key("GradClipByValue(max_value, min_value)", "as ClipGradByValue", versions="1.6, 1.7"),
-        imported_key("set_gradient_clip(clip)", "the default for all parameters of a program", versions="1.x"),
-        rejected_key("set_gradient_clip(clip)", "has no effect in these versions", versions="2.0 and later"),
-        rejected_key("parameters=[{params, grad_clip}]", "a clip for one group of parameters"),
-        rejected_key("need_clip=", "excludes parameters that the source does not name"),
-        rejected_key("ParamAttr(gradient_clip=)", "a clip for some parameters", versions="1.x"),
-        rejected_key("nn.utils.clip_grad_norm_, clip_grad_value_", "PyTorch's rule, for the call's parameters"),
-        rejected_key("ErrorClipByValue", "the gradients of intermediate results"),
-        rejected_key("clip_by_norm", "any tensor"),
-        rejected_key("append_gradient_clip_ops", "applies clips that are set elsewhere", versions="1.x"),
+        FormatKey(
+            "ClipGradByNorm(clip_norm)",
+            "Clips each tensor by its own norm. 0 or less makes training fail.",
+            "",
+            "2.0 and later",
+        ),
+        FormatKey(
+            "ClipGradByValue(max, min)",
+            "Clips each element to the range from min to max.",
+            "min: -max",
+            "2.0 and later",
+        ),
+        rejected_key(
+            "ClipGradByGlobalNorm(group_name, auto_skip_clip)",
+            "group_name changes the norm in static programs. auto_skip_clip does not clip if the norm is NaN.",
+        ),
+        imported_key(
+            "fluid.clip.GradientClipByGlobalNorm(clip_norm)", "The same as ClipGradByGlobalNorm.", versions="1.x"
+        ),
+        imported_key("fluid.clip.GradientClipByNorm(clip_norm)", "The same as ClipGradByNorm.", versions="1.x"),
+        imported_key("fluid.clip.GradientClipByValue(max, min)", "The same as ClipGradByValue.", "min: -max", "1.x"),
+        imported_key("GradClipByGlobalNorm(max_global_norm)", "The same as ClipGradByGlobalNorm.", versions="1.6, 1.7"),
+        imported_key("GradClipByNorm(clip_norm)", "The same as ClipGradByNorm.", versions="1.6, 1.7"),
+        imported_key("GradClipByValue(max_value, min_value)", "The same as ClipGradByValue.", versions="1.6, 1.7"),
+        imported_key(
+            "set_gradient_clip(clip)", "Sets the default clip for all parameters of a program.", versions="1.x"
+        ),
+        rejected_key("set_gradient_clip(clip)", "Has no effect in these versions.", versions="2.0 and later"),
+        rejected_key("parameters=[{params, grad_clip}]", "Sets a clip for one group of parameters."),
+        rejected_key("need_clip=", "Excludes parameters that the source does not name."),
+        rejected_key("ParamAttr(gradient_clip=)", "Sets a clip for some parameters.", versions="1.x"),
+        rejected_key(
+            "nn.utils.clip_grad_norm_, clip_grad_value_", "Clips the parameters in the call by PyTorch's rule."
+        ),
+        rejected_key("ErrorClipByValue", "Clips the gradients of intermediate results."),
+        rejected_key("clip_by_norm", "Can clip any tensor."),
+        rejected_key("append_gradient_clip_ops", "Applies clips that other code sets.", versions="1.x"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -148,7 +170,7 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return the settings of a clip by value. If the bounds are -c and c, the settings have the threshold c.
+        """Return settings with the rule "value". If the bounds are -c and c, the settings have the threshold c.
 
         high_key, low_key: The names of the bounds in `arguments`.
         """

@@ -24,8 +24,8 @@ class PaddleClas(Format):
     family = "paddle"
     zero = "error"
     keys = (
-        FormatKey("Optimizer.clip_norm", "each tensor by its own norm; 0 or less: fails", "absent"),
-        imported_key("Optimizer.[].NAME.clip_norm", "the same for one of several optimizers", "absent"),
+        FormatKey("Optimizer.clip_norm", "Clips each tensor by its own norm. 0 or less makes training fail.", "absent"),
+        imported_key("Optimizer.[].NAME.clip_norm", "Sets clip_norm for one of several optimizers.", "absent"),
     )
 
     def recognises(self, document: Document) -> bool:

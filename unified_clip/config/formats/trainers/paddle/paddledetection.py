@@ -34,12 +34,21 @@ class PaddleDetection(Format):
     family = "paddle"
     zero = "zeros"
     keys = (
-        FormatKey(f"{BUILDER}.{NORM}", "the global norm, whatever the name says; 0: all gradients become 0", "null"),
-        FormatKey(f"{BUILDER}.{VALUE}", "each element; below 0: the magnitude of the number", "null"),
-        rejected_key(f"{NORM} and {VALUE}", f"PaddleDetection reads only {NORM}"),
-        rejected_key(f"{NORM} or {VALUE}, with AdamWDL", "PaddleDetection builds AdamWDL without a clip"),
-        rejected_key(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "no optimizer has such an argument"),
-        imported_key("_BASE_", "base files, later ones over earlier ones, under the keys of this file"),
+        FormatKey(
+            f"{BUILDER}.{NORM}",
+            "Clips the global norm, although the name suggests the norm of each tensor. 0 makes all gradients 0.",
+            "null",
+        ),
+        FormatKey(
+            f"{BUILDER}.{VALUE}", "Clips each element. A number below 0 clips at the magnitude of the number.", "null"
+        ),
+        rejected_key(f"{NORM} and {VALUE}", f"PaddleDetection reads only {NORM}."),
+        rejected_key(f"{NORM} or {VALUE}, with AdamWDL", "PaddleDetection builds AdamWDL without a clip."),
+        rejected_key(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "No optimizer has this argument."),
+        imported_key(
+            "_BASE_",
+            "The base files. Each base file overrides earlier base files, and this file overrides all base files.",
+        ),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -27,12 +27,16 @@ class PaddleNLP(Format):
     vocabulary = TRAINING_ARGUMENTS
     family = "paddle"
     keys = (
-        FormatKey("max_grad_norm", "the global norm, Paddle's rule; 0 or less: off, but not in prompt_trainer", "1.0"),
+        FormatKey(
+            "max_grad_norm",
+            "Clips the global norm by Paddle's rule. 0 or less clips nothing, except in prompt_trainer.",
+            "1.0",
+        ),
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file has a key in `own_keys`, and also has max_grad_norm or a key in `vocabulary`. A key in
-        `own_keys` is not enough, because the file of another trainer can also have `sharding`.
+        """Return whether a file belongs to this trainer. A key in `own_keys` is not enough, because the file of another
+        trainer can also have `sharding`.
         """
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 

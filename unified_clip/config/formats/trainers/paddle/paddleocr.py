@@ -25,9 +25,14 @@ class PaddleOCR(Format):
     rules = ("norm", "global_norm")
     family = "paddle"
     keys = (
-        FormatKey(f"Optimizer.{TENSOR}", "each tensor by its own norm; 0 or less: fails", "absent"),
-        FormatKey(f"Optimizer.{GLOBAL}", "the global norm; 0: zeros", "absent", "not in the first 2.x"),
-        rejected_key("clip_norm and clip_norm_global", "PaddleOCR reads only clip_norm"),
+        FormatKey(f"Optimizer.{TENSOR}", "Clips each tensor by its own norm. 0 or less makes training fail.", "absent"),
+        FormatKey(
+            f"Optimizer.{GLOBAL}",
+            "Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
+            "absent",
+            "all except the first 2.x",
+        ),
+        rejected_key("clip_norm and clip_norm_global", "PaddleOCR reads only clip_norm."),
     )
 
     def recognises(self, document: Document) -> bool:

@@ -27,13 +27,13 @@ KALDI = ("optim_conf", "global_grad_clip")
 GAN = (("generator_grad_norm",), ("discriminator_grad_norm",))
 DIFFUSION = ("ds_grad_norm",)
 AMP = Version("1.4.2")
-"""The first version in which models with an encoder clip by PyTorch's rule, with paddle.nn.utils.clip_grad_norm_."""
+"""From this version on, models with an encoder call `clip_grad_norm_`, which follows PyTorch's rule."""
 
 
 OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."
 INSTEAD = (
-    "Set the key that your recipe reads: grad_clip (kws, ERNIE-SAT, WaveRNN), optimizer.max_grad_norm (other t2s "
-    "recipes), or generator_grad_norm and discriminator_grad_norm (GANs)."
+    "Set the key that your recipe reads. Recipes for kws, ERNIE-SAT and WaveRNN read grad_clip. Recipes for GANs read "
+    "generator_grad_norm and discriminator_grad_norm. All other t2s recipes read optimizer.max_grad_norm."
 )
 PRETRAINED = ("freeze_wav2vec2", "freeze_hubert", "freeze_wavlm")
 """Keys that show that training starts from a pretrained model."""
@@ -58,18 +58,46 @@ class PaddleSpeech(Format):
     family = "paddle"
     zero = "zeros"
     keys = (
-        FormatKey("global_grad_clip", "s2t, DeepSpeech2: the global norm, Paddle's rule; 0: zeros"),
-        imported_key("optim_conf.global_grad_clip", "s2t, Kaldi features: the same"),
-        imported_key("global_grad_clip, with freeze_wav2vec2, ...", "wav2vec2, HuBERT, WavLM: PyTorch's rule; 0: off"),
-        imported_key("global_grad_clip, with encoder", "s2t: Paddle's rule; 0: zeros", versions="below 1.4.2"),
-        imported_key("global_grad_clip, with encoder", "s2t: PyTorch's rule; 0: off", versions="1.4.2 and later"),
-        FormatKey("grad_clip", "kws, ERNIE-SAT, WaveRNN: the global norm, Paddle's rule; 0: zeros"),
-        imported_key("optimizer.max_grad_norm", "t2s: the global norm, Paddle's rule; 0 or null: off", "null"),
-        imported_key("generator_grad_norm, discriminator_grad_norm", "GANs: one threshold for both; 0 or less: off"),
-        rejected_key(
-            "generator_grad_norm, discriminator_grad_norm, of different values", "two optimizers with two thresholds"
+        FormatKey(
+            "global_grad_clip",
+            "For s2t with DeepSpeech2. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
         ),
-        imported_key("ds_grad_norm", "DiffSinger: clips only in the optimizer of the diffusion model"),
+        imported_key(
+            "optim_conf.global_grad_clip",
+            "For s2t with Kaldi features. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
+        ),
+        imported_key(
+            "global_grad_clip, with freeze_wav2vec2, ...",
+            "For wav2vec2, HuBERT and WavLM. Clips the global norm by PyTorch's rule. 0 clips nothing.",
+        ),
+        imported_key(
+            "global_grad_clip, with encoder",
+            "For s2t. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
+            versions="below 1.4.2",
+        ),
+        imported_key(
+            "global_grad_clip, with encoder",
+            "For s2t. Clips the global norm by PyTorch's rule. 0 clips nothing.",
+            versions="1.4.2 and later",
+        ),
+        FormatKey(
+            "grad_clip",
+            "For kws, ERNIE-SAT and WaveRNN. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
+        ),
+        imported_key(
+            "optimizer.max_grad_norm",
+            "For t2s. Clips the global norm by Paddle's rule. 0 or null clips nothing.",
+            "null",
+        ),
+        imported_key(
+            "generator_grad_norm, discriminator_grad_norm",
+            "For GANs. Both keys must have the same threshold. 0 or less clips nothing.",
+        ),
+        rejected_key(
+            "generator_grad_norm and discriminator_grad_norm with different values",
+            "Two optimizers have different thresholds.",
+        ),
+        imported_key("ds_grad_norm", "For DiffSinger. Clips only the gradients of the diffusion model."),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -108,7 +136,7 @@ class PaddleSpeech(Format):
         zero: Zero = "off" if place == TTS else "zeros"
         null: Any = "off" if place == TTS else "error"
         threshold = self.read_threshold(document, place, zero=zero, negative="error", null=null, infinite="error")
-        notes = ["ds_grad_norm clips the gradients of the diffusion model only."] if place == DIFFUSION else []
+        notes = ["ds_grad_norm clips only the gradients of the diffusion model."] if place == DIFFUSION else []
         return Imported(self.settings("global_norm", threshold), notes)
 
     def _absent(self, document: Document) -> Imported:
@@ -119,8 +147,8 @@ class PaddleSpeech(Format):
         raise document.wrong(
             [],
             "PaddleSpeech has no default threshold for this recipe, so training fails. Set the key that your recipe "
-            "reads: grad_clip (kws, ERNIE-SAT, WaveRNN), optim_conf.global_grad_clip (s2t with Kaldi features), or "
-            "global_grad_clip (other s2t recipes).",
+            "reads. Recipes for kws, ERNIE-SAT and WaveRNN read grad_clip. Recipes for s2t with Kaldi features read "
+            "optim_conf.global_grad_clip. All other s2t recipes read global_grad_clip.",
         )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:

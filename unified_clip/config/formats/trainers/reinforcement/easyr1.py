@@ -30,9 +30,13 @@ class EasyR1(Format):
     zero = "zeros"
     off = float("inf")
     keys = (
-        FormatKey(".".join(ACTOR), "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0"),
-        imported_key(".".join(CRITIC), "the same for the critic, which has its own optimizer", "1.0"),
-        rejected_key("actor and critic with different values", "two optimizers with two thresholds"),
+        FormatKey(
+            ".".join(ACTOR),
+            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
+            "1.0",
+        ),
+        imported_key(".".join(CRITIC), "Sets the threshold for the optimizer of the critic.", "1.0"),
+        rejected_key("actor and critic with different values", "Two optimizers have different thresholds."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

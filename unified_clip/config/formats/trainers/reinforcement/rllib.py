@@ -47,22 +47,39 @@ class RLlib(Format):
     rules = ("global_norm", "norm", "value")
     needs_version = "the API stack before Ray 2.40 ignores grad_clip_by, and clips by the global norm"
     keys = (
-        FormatKey(f"EXPERIMENT.config.{KEY}", "the threshold; null, 0: off", "null; DQN, IMPALA, APPO, A3C 40.0"),
-        FormatKey(f"EXPERIMENT.config.{MODE}: global_norm", "the global norm, PyTorch's rule", "global_norm"),
-        FormatKey(f"EXPERIMENT.config.{MODE}: norm", "each tensor by its own norm, no eps", versions="2.40 and later"),
-        FormatKey(f"EXPERIMENT.config.{MODE}: value", "each element", versions="2.40 and later"),
+        FormatKey(
+            f"EXPERIMENT.config.{KEY}",
+            "Sets the threshold. null or 0 clips nothing.",
+            "40.0 for DQN, IMPALA, APPO and A3C, else null",
+        ),
+        FormatKey(f"EXPERIMENT.config.{MODE}: global_norm", "Clips the global norm by PyTorch's rule.", "global_norm"),
+        FormatKey(
+            f"EXPERIMENT.config.{MODE}: norm",
+            "Clips each tensor by its own norm, with eps = 0.",
+            versions="2.40 and later",
+        ),
+        FormatKey(f"EXPERIMENT.config.{MODE}: value", "Clips each element.", versions="2.40 and later"),
         imported_key(
             f"EXPERIMENT.config.{MODE}: norm, value",
-            "RLlib ignores this key, and clips by the global norm",
+            "RLlib ignores this key, and clips the global norm.",
             versions="below 2.40",
         ),
         imported_key(
-            f"{KEY}, {MODE}", "as under EXPERIMENT.config, in the file that Ray saves with a run", "unknown: set it"
+            f"{KEY}, {MODE}",
+            "The keys of EXPERIMENT.config, at the top level of a file that Ray saves with a run.",
+            "unknown",
         ),
-        rejected_key(f"EXPERIMENT.config.{KEY}: 0", "depends on the version: off, or zeros", versions="below 2.40"),
-        rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "changes the sign of gradients"),
-        rejected_key(f"EXPERIMENT.config.{KEY} of several values", "import a file with one experiment"),
-        rejected_key("run: DreamerV3", "DreamerV3 has three optimizers, each with its own threshold"),
+        rejected_key(
+            f"EXPERIMENT.config.{KEY}: 0",
+            "In some versions, 0 clips nothing. In all other versions, 0 makes all gradients 0.",
+            versions="below 2.40",
+        ),
+        rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "Changes the sign of gradients."),
+        rejected_key(
+            f"EXPERIMENT.config.{KEY} of several values",
+            "The experiments have different thresholds. Import a file with one experiment.",
+        ),
+        rejected_key("run: DreamerV3", "DreamerV3 has three optimizers, each with its own threshold."),
     )
 
     def recognises(self, document: Document) -> bool:

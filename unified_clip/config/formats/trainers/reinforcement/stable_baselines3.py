@@ -37,11 +37,20 @@ class StableBaselines3(Format):
     zero = "zeros"
     off = math.inf
     keys = (
-        FormatKey(f"ENVIRONMENT.{KEY}", "the global norm, PyTorch's rule; inf: off; 0: zeros", "A2C, PPO 0.5; DQN 10"),
-        imported_key(KEY, "the same, in the file that the zoo saves with a run"),
-        rejected_key(f"ENVIRONMENT.{KEY}: null", "training fails, except with QR-DQN"),
-        rejected_key(f"ENVIRONMENT.{KEY} of several values", "import a file with one environment"),
-        rejected_key(f"no {KEY}, in a file whose name is no algorithm", "the default depends on the algorithm"),
+        FormatKey(
+            f"ENVIRONMENT.{KEY}",
+            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
+            "0.5 for A2C and PPO, 10 for DQN",
+        ),
+        imported_key(KEY, "The key of a single environment, in a file that the zoo saves with a run."),
+        rejected_key(f"ENVIRONMENT.{KEY}: null", "Training fails, except with QR-DQN."),
+        rejected_key(
+            f"ENVIRONMENT.{KEY} of several values",
+            "The environments have different thresholds. Import a file with one environment.",
+        ),
+        rejected_key(
+            f"{KEY} is missing, and the file is not named after an algorithm", "The default depends on the algorithm."
+        ),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -85,7 +94,7 @@ class StableBaselines3(Format):
     def _run(self, document: Document) -> Imported:
         if not document.has(KEY):
             problem = f"the file does not set {KEY}, and the default depends on the algorithm. Set {KEY}"
-            advice = 'If the algorithm has no such argument, like SAC, write a clip configuration with rule = "none".'
+            advice = f'If the algorithm does not support {KEY}, write a clip configuration with rule = "none".'
             raise ConfigError(f"{document.name}: {problem}. {advice}")
         return Imported(self.settings("global_norm", self.read_threshold(document, [KEY], null="error")))
 
@@ -101,8 +110,8 @@ class StableBaselines3(Format):
         if algorithm not in DEFAULTS:
             names = ", ".join(DEFAULTS)
             raise ConfigError(
-                f"{document.name}: an environment has no {KEY}, whose default depends on the algorithm. Name the "
-                f"file by its algorithm, as RL Zoo does, such as {names}, or set {KEY}."
+                f"{document.name}: an environment does not set {KEY}, and the default depends on the algorithm. Set "
+                f"{KEY}. Or name the file by its algorithm, as RL Zoo does. Algorithms with a default are {names}."
             )
         return DEFAULTS[algorithm]
 

@@ -32,11 +32,21 @@ class Verl(Format):
     zero = "zeros"
     off = float("inf")
     keys = (
-        FormatKey("actor_rollout_ref.actor.grad_clip", "the global norm, PyTorch's rule; 0: zeros", "1.0"),
-        imported_key("critic.grad_clip", "the same for the critic, which has its own optimizer", "1.0"),
-        imported_key("optim.clip_grad of actor and critic", "the same with strategy: megatron; 0 or less: off", "1.0"),
-        rejected_key("actor and critic with different values", "two optimizers with two thresholds"),
-        rejected_key("grad_clip and optim.clip_grad with different values", "the version decides which key is read"),
+        FormatKey(
+            "actor_rollout_ref.actor.grad_clip",
+            "Clips the global norm by PyTorch's rule. 0 makes all gradients 0.",
+            "1.0",
+        ),
+        imported_key("critic.grad_clip", "Sets the threshold for the optimizer of the critic.", "1.0"),
+        imported_key(
+            "optim.clip_grad of actor and critic",
+            "Sets the threshold if strategy is megatron. 0 or less clips nothing.",
+            "1.0",
+        ),
+        rejected_key("actor and critic with different values", "Two optimizers have different thresholds."),
+        rejected_key(
+            "grad_clip and optim.clip_grad with different values", "The version of verl decides which key applies."
+        ),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -25,7 +25,7 @@ SPEECH_KEYS = ("postnet-layers", "reduction-factor")
 """Keys that ESPnet 1 reads only for speech synthesis and voice conversion."""
 
 SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
-"""A pattern for the `model-module` of models for speech synthesis and voice conversion."""
+"""A pattern for the key `model-module`. The pattern matches models for speech synthesis and voice conversion."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
 """Keys that ESPnet 1 reads only for speech recognition and translation."""
@@ -57,12 +57,20 @@ class ESPnet(Format):
     norm_types = True
     keys = (
         FormatKey(
-            KEY, "the global norm, PyTorch's rule; 0: zeros; steps with a norm that is not finite are skipped", "5.0"
+            KEY,
+            "Clips the global norm by PyTorch's rule. 0 makes all gradients 0. ESPnet skips steps whose norm is "
+            "not finite.",
+            "5.0",
         ),
-        FormatKey(NORM_TYPE, "the norm type, .inf too", "2.0"),
-        imported_key(f"{KEY}, of a GAN", "as grad_clip, but 0 or less: off"),
-        imported_key(OLD_KEY, "ESPnet 1's key: as grad_clip, with norm type 2", "5; speech synthesis: 1"),
-        rejected_key(f"{KEY} and {OLD_KEY}", "the two keys are of different versions of ESPnet"),
+        FormatKey(NORM_TYPE, "Sets the norm type. .inf is also allowed.", "2.0"),
+        imported_key(f"{KEY}, of a GAN", "Clips the global norm by PyTorch's rule. 0 or less clips nothing."),
+        imported_key(
+            OLD_KEY,
+            "The key of ESPnet 1. Clips the global norm by PyTorch's rule. The norm type is 2. 0 makes all "
+            "gradients 0.",
+            "1 for speech synthesis, else 5",
+        ),
+        rejected_key(f"{KEY} and {OLD_KEY}", "The two keys belong to different versions of ESPnet."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -25,7 +25,7 @@ TRAINING = ("arch", "optimizer", "lr", "clip-norm")
 OFF_BY_DEFAULT = Version("0.12.0")
 """The first version in which fairseq clips nothing by default. Earlier versions clip at 25 by default."""
 
-NOT_FINITE = "fairseq stops with an error at a norm that is not finite. With fp16, it skips the step."
+NOT_FINITE = "If a norm is not finite, fairseq stops with an error. With fp16, fairseq skips the step instead."
 
 
 class Fairseq(OwnFormat):
@@ -44,13 +44,25 @@ class Fairseq(OwnFormat):
         common checkpoint task dataset criterion optimization optimizer lr_scheduler model distributed_training
         arch lr max-tokens update-freq max-update save-dir adam-betas
     """)
-    needs_version = "without clip_norm, fairseq up to 0.10 clips at 25, and from 0.12 on clips nothing"
+    needs_version = "without clip_norm, fairseq clips at 25 up to 0.10, and clips nothing since 0.12"
     keys = (
-        FormatKey("optimization.clip_norm", "the global norm, PyTorch's rule; 0 or less: off", "0.0", "0.12 and later"),
-        imported_key("--clip-norm", "the same", "0.0", "0.12 and later"),
-        imported_key("--clip-norm", "the same", "25", "below 0.12"),
-        imported_key("fairseq.optimization.clip_norm", "the same, in projects such as MMPT"),
-        rejected_key("fairseq-hydra-train without optimization.clip_norm=", "the YAML file sets clip_norm: import it"),
+        FormatKey(
+            "optimization.clip_norm",
+            "Clips the global norm by PyTorch's rule. 0 or less clips nothing.",
+            "0.0",
+            "0.12 and later",
+        ),
+        imported_key(
+            "--clip-norm", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "0.0", "0.12 and later"
+        ),
+        imported_key(
+            "--clip-norm", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "25", "below 0.12"
+        ),
+        imported_key("fairseq.optimization.clip_norm", "The same key in projects such as MMPT."),
+        rejected_key(
+            "fairseq-hydra-train without optimization.clip_norm=",
+            "The YAML file of the run sets clip_norm. Import the YAML file.",
+        ),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:

@@ -26,8 +26,8 @@ class FunASR(Format):
     """)
     norm_types = True
     keys = (
-        FormatKey(".".join(KEY), "the global norm, PyTorch's rule; 0 or less: off", "10.0"),
-        FormatKey(".".join(NORM_TYPE), "the norm type, .inf too", "2.0"),
+        FormatKey(".".join(KEY), "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "10.0"),
+        FormatKey(".".join(NORM_TYPE), "Sets the norm type. .inf is also allowed.", "2.0"),
     )
 
     def recognises(self, document: Document) -> bool:

@@ -25,9 +25,13 @@ class JoeyNMT(Format):
     zero = "zeros"
     off = None
     keys = (
-        FormatKey(".".join(NORM), "the global norm, PyTorch's rule; null: off; 0: zeros", "null"),
-        FormatKey(".".join(VALUE), "each element; null: off; 0: zeros", "null"),
-        rejected_key("clip_grad_norm and clip_grad_val", "training fails"),
+        FormatKey(
+            ".".join(NORM),
+            "Clips the global norm by PyTorch's rule. null clips nothing. 0 makes all gradients 0.",
+            "null",
+        ),
+        FormatKey(".".join(VALUE), "Clips each element. null clips nothing. 0 makes all gradients 0.", "null"),
+        rejected_key("clip_grad_norm and clip_grad_val", "Training fails."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

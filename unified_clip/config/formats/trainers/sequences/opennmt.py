@@ -26,8 +26,10 @@ class OpenNMT(Format):
         rnn_size layers dropout label_smoothing world_size report_every model_dtype
     """)
     keys = (
-        FormatKey(KEY, "the global norm of each parameter group, PyTorch's rule; 0 or less: off", "5"),
-        rejected_key(f"{KEY}: null", "OpenNMT-py rejects null"),
+        FormatKey(
+            KEY, "Clips the global norm of each parameter group by PyTorch's rule. 0 or less clips nothing.", "5"
+        ),
+        rejected_key(f"{KEY}: null", "OpenNMT-py rejects null."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -25,15 +25,20 @@ class ParallelWaveGAN(Format):
         batch_max_steps train_max_steps
     """)
     keys = (
-        FormatKey(f"{GENERATOR}, {DISCRIMINATOR}", "one global norm for both, PyTorch's rule; 0 or less: off"),
-        rejected_key(f"{GENERATOR}, {DISCRIMINATOR}, of different values", "two optimizers with two thresholds"),
-        rejected_key(f"no {GENERATOR} or no {DISCRIMINATOR}", "training fails: they have no default"),
+        FormatKey(
+            f"{GENERATOR}, {DISCRIMINATOR}",
+            "Clips the global norm by PyTorch's rule. Both keys must have the same threshold. 0 or less clips nothing.",
+        ),
+        rejected_key(
+            f"{GENERATOR} and {DISCRIMINATOR} with different values", "Two optimizers have different thresholds."
+        ),
+        rejected_key(
+            f"{GENERATOR} or {DISCRIMINATOR} is missing", "Training fails, because the missing key has no default."
+        ),
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file is in this format. Files of TensorFlowTTS have most keys of this format, but are in
-        another format.
-        """
+        """Return whether a file is in this format. Files of TensorFlowTTS do not have the key `generator_params`."""
         return document.shows("generator_params") and super().recognises(document)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -24,7 +24,9 @@ class WeNet(Format):
     """)
     zero = "zeros"
     off = float("inf")
-    keys = (FormatKey(KEY, "the global norm, PyTorch's rule; 0: zeros; inf: off", "50.0"),)
+    keys = (
+        FormatKey(KEY, "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.", "50.0"),
+    )
 
     def recognises(self, document: Document) -> bool:
         return document.shows("dataset_conf") and document.shows("encoder_conf") and not document.shows("train_conf")

@@ -24,8 +24,8 @@ NO_ZERO = Version("2.11")
 """The first version in which a threshold of 0 switches clipping off. In earlier versions, 0 sets all gradients to 0."""
 
 NORM_AND_VALUE = (
-    "Keras 2.11 to 2.15 then ignores clipvalue, and Keras 3 rejects it: remove clipvalue. Older versions apply both, "
-    "which is not supported: clip twice by hand."
+    "Keras 2.11 to 2.15 then ignores clipvalue, and Keras 3 rejects clipvalue. For these versions, remove clipvalue. "
+    "Older versions clip by both keys. unified_clip does not support this, so clip twice by hand."
 )
 
 Era = Literal["standalone", "tf.keras", "keras 3"]
@@ -47,19 +47,37 @@ class Keras(Format):
         "2.0 to 2.3, pass keras@2.4"
     )
     keys = (
-        FormatKey("clipnorm", "the global norm, with eps = 0; 0 or less: off", "absent", "2.0 to 2.3.1"),
-        FormatKey("clipnorm", "each tensor by its own norm; 0: all gradients become 0", "null", "tf.keras to 2.10"),
-        FormatKey("clipnorm", "each tensor by its own norm; 0 or less: off", "null", "2.11 and later"),
-        FormatKey("global_clipnorm", "the global norm; 0: all gradients become 0", "null", "tf.keras to 2.10"),
-        FormatKey("global_clipnorm", "the global norm, TensorFlow's rule; 0 or less: off", "null", "2.11 and later"),
-        FormatKey("clipvalue", "each element; 0 or less: off", "absent", "2.0 to 2.3.1"),
-        FormatKey("clipvalue", "each element; 0: all gradients become 0", "null", "tf.keras to 2.10"),
-        FormatKey("clipvalue", "each element; 0 or less: off", "null", "2.11 and later"),
-        rejected_key("global_clipnorm", "does not exist in these versions", versions="2.0 to 2.3.1"),
-        rejected_key("optimizer_specs.[].optimizer", "several optimizers, each with its own clip"),
+        FormatKey(
+            "clipnorm",
+            "Clips the global norm with eps = 0. A threshold of 0 or less clips nothing.",
+            "absent",
+            "2.0 to 2.3.1",
+        ),
+        FormatKey(
+            "clipnorm", "Clips each tensor by its own norm. 0 makes all gradients 0.", "null", "tf.keras to 2.10"
+        ),
+        FormatKey("clipnorm", "Clips each tensor by its own norm. 0 or less clips nothing.", "null", "2.11 and later"),
+        FormatKey(
+            "global_clipnorm",
+            "Clips the global norm by TensorFlow's rule. 0 makes all gradients 0.",
+            "null",
+            "tf.keras to 2.10",
+        ),
+        FormatKey(
+            "global_clipnorm",
+            "Clips the global norm by TensorFlow's rule. 0 or less clips nothing.",
+            "null",
+            "2.11 and later",
+        ),
+        FormatKey("clipvalue", "Clips each element. 0 or less clips nothing.", "absent", "2.0 to 2.3.1"),
+        FormatKey("clipvalue", "Clips each element. 0 makes all gradients 0.", "null", "tf.keras to 2.10"),
+        FormatKey("clipvalue", "Clips each element. 0 or less clips nothing.", "null", "2.11 and later"),
+        rejected_key("global_clipnorm", "These versions do not have this key.", versions="2.0 to 2.3.1"),
+        rejected_key("optimizer_specs.[].optimizer", "Each of several optimizers has its own clip."),
         rejected_key(
             "several clip keys",
-            "Keras 3 rejects them. In 2.11 to 2.15, only the norm clips, and before 2.11, both clip",
+            "Keras 3 rejects the combination. Keras 2.11 to 2.15 clips only by the norm. Before 2.11, Keras clips "
+            "by both keys.",
         ),
     )
 

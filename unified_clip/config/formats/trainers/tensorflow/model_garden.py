@@ -14,7 +14,10 @@ from .keras import NORM_AND_VALUE
 ROOT = ("trainer", "optimizer_config", "optimizer")
 RULES: dict[str, Rule] = {"global_clipnorm": "global_norm", "clipnorm": "norm", "clipvalue": "value"}
 LEGACY = ("adamw", "gradient_clip_norm")
-AGGREGATED = "AdamWeightDecay clips before it averages over replicas, and only with experimental_aggregate_gradients."
+AGGREGATED = (
+    "AdamWeightDecay clips the gradients of each replica, and then averages them. If experimental_aggregate_gradients "
+    "is False, AdamWeightDecay does not clip."
+)
 
 
 class ModelGarden(Format):
@@ -34,16 +37,28 @@ class ModelGarden(Format):
     zero = "error"
     keys = (
         FormatKey(
-            f"{'.'.join(ROOT)}.OPTIMIZER.global_clipnorm", "the global norm, TensorFlow's rule; null: off", "null"
+            f"{'.'.join(ROOT)}.OPTIMIZER.global_clipnorm",
+            "Clips the global norm by TensorFlow's rule. null clips nothing.",
+            "null",
         ),
-        FormatKey(f"{'.'.join(ROOT)}.OPTIMIZER.clipnorm", "each tensor by its own norm; null: off", "null"),
-        FormatKey(f"{'.'.join(ROOT)}.OPTIMIZER.clipvalue", "each element; null: off", "null"),
+        FormatKey(
+            f"{'.'.join(ROOT)}.OPTIMIZER.clipnorm", "Clips each tensor by its own norm. null clips nothing.", "null"
+        ),
+        FormatKey(f"{'.'.join(ROOT)}.OPTIMIZER.clipvalue", "Clips each element. null clips nothing.", "null"),
         imported_key(
-            f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}", "the global norm, TensorFlow's rule; 0 or less: off", "1.0"
+            f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}",
+            "Clips the global norm by TensorFlow's rule. 0 or less clips nothing.",
+            "1.0",
         ),
-        rejected_key("0", "off with tf.keras from 2.11 on, zeros before"),
-        rejected_key("several clip keys", "Keras 3 rejects them. Before Keras 3, both clip, or only the norm"),
-        rejected_key("dp_config", "differential privacy: the gradient of each example is clipped"),
+        rejected_key(
+            "0", "With tf.keras 2.11 and later, 0 clips nothing. With earlier versions, 0 makes all gradients 0."
+        ),
+        rejected_key(
+            "several clip keys",
+            "Keras 3 rejects the combination. Keras 2.11 to 2.15 clips only by the norm. Before 2.11, Keras clips "
+            "by both keys.",
+        ),
+        rejected_key("dp_config", "Clips the gradient of each example, for differential privacy."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -57,7 +72,7 @@ class ModelGarden(Format):
         if not isinstance(name, str):
             raise document.wrong(
                 [*ROOT, "type"],
-                "the file does not name an optimizer, so the clip keys are unknown. Set type, such as sgd.",
+                "the file does not name an optimizer, so the clip keys are unknown. Set a type, such as type: sgd.",
             )
         table: list[Key] = [*ROOT, name]
         used = [key for key in RULES if document.get(*table, key) is not None]

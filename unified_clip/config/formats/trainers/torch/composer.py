@@ -23,8 +23,8 @@ BATCH_SIZES = ("device_train_microbatch_size", "global_train_batch_size")
 
 AGC_FSDP = "training fails: with FSDP, Composer has no adaptive clipping. Set norm or value."
 FSDP_VALUE = (
-    "With FSDP 1, clipping_type value is the global norm with norm type inf. With FSDP 2 or without FSDP, it clips "
-    "each element."
+    "With FSDP 1, clipping_type value clips by the global norm of norm type inf. With FSDP 2 or without FSDP, "
+    "clipping_type value clips each element."
 )
 
 
@@ -48,13 +48,19 @@ class Composer(Format):
     rules = ("global_norm", "value")
     zero = "zeros"
     keys = (
-        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: norm", "the global norm, PyTorch's rule"),
+        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: norm", "Clips the global norm by PyTorch's rule."),
         FormatKey(
-            f"algorithms.{ALGORITHM}.{KIND}: value", "each element; with fsdp_config: global norm with norm type inf"
+            f"algorithms.{ALGORITHM}.{KIND}: value",
+            "Clips each element. With fsdp_config, the import writes a clip by the global norm of norm type inf.",
         ),
-        FormatKey(f"algorithms.{ALGORITHM}.{THRESHOLD}", "the threshold; 0: zeros; null: fails"),
-        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: adaptive", "adaptive clipping, by the norm of the parameters"),
-        imported_key("parameters", "the same keys below this key, in a file that starts a run"),
+        FormatKey(
+            f"algorithms.{ALGORITHM}.{THRESHOLD}",
+            "Sets the threshold. 0 makes all gradients 0. null makes training fail.",
+        ),
+        FormatKey(
+            f"algorithms.{ALGORITHM}.{KIND}: adaptive", "Clips each unit of a gradient by the norm of its parameters."
+        ),
+        imported_key("parameters", "A table with the keys above, in a file that starts a run."),
     )
 
     def recognises(self, document: Document) -> bool:

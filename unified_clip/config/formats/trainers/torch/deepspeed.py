@@ -19,7 +19,7 @@ FP16 = f"With fp16, {SKIPS}."
 BF16_CHECKED = f"With bf16.check_grad_overflow, {SKIPS}."
 UNCLIPPED = "only if bf16.check_grad_overflow is true. By default, DeepSpeed makes these steps without a clip."
 BF16 = f"With bf16, {SKIPS} {UNCLIPPED}"
-UNSET = f"With fp16, {SKIPS}. With bf16, DeepSpeed skips them {UNCLIPPED}"
+UNSET = f"With fp16, {SKIPS}. With bf16, DeepSpeed skips these steps {UNCLIPPED}"
 
 
 class DeepSpeed(Format):
@@ -35,13 +35,13 @@ class DeepSpeed(Format):
         activation_checkpointing
     """)
     not_finite = UNSET
-    needs_version = "without gradient_clipping, DeepSpeed before 0.19.3 clips nothing, and from 0.19.3 on clips at 1.0"
+    needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and clips at 1.0 since 0.19.3"
     keys = (
-        FormatKey(KEY, "the global norm, PyTorch's rule; 0 or less: off", "0.0", "below 0.19.3"),
-        FormatKey(KEY, "the same", "1.0", "0.19.3 and later"),
-        rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies: import HF's file"),
-        rejected_key("gradient_clipping: null", "training fails: null is compared with 0"),
-        rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects this key"),
+        FormatKey(KEY, "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "0.0", "below 0.19.3"),
+        FormatKey(KEY, "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0", "0.19.3 and later"),
+        rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies. Import HF's file."),
+        rejected_key("gradient_clipping: null", "Training fails, because null is compared with 0."),
+        rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects this key."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -68,7 +68,7 @@ def not_finite(document: Document, threshold: float | None, *table: str) -> str:
     """Return sentences about steps whose norm is not finite. The sentences depend on the precision in the settings of
     DeepSpeed.
 
-    table: The path of the settings of DeepSpeed in the file.
+    table: The path of the table with DeepSpeed's settings.
     """
     if threshold is None:
         return ""

@@ -28,7 +28,7 @@ from ...base import (
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}
 
-BY_HAND = " If your project has `CLIP_TYPE: full_model`, as Mask2Former does, write that by hand."
+BY_HAND = " If your project supports `CLIP_TYPE: full_model`, as Mask2Former does, write this setting by hand."
 
 
 class Detectron2(Format):
@@ -45,13 +45,25 @@ class Detectron2(Format):
     zero = "zeros"
     norm_types = True
     keys = (
-        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "switches the clip on or off", "False"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "each element", "value"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "each tensor by its own norm, PyTorch's rule"),
-        imported_key("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "the global 2-norm, in projects like Mask2Former"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "the threshold; 0: zeros, or off with full_model", "1.0"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type for norm, .inf too; full_model ignores it", "2.0"),
-        imported_key("_BASE_", "base files, under the keys of this file"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "Switches the clip on or off.", "False"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "Clips each element.", "value"),
+        FormatKey(
+            "SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "Clips each tensor by its own norm, and follows PyTorch's rule."
+        ),
+        imported_key(
+            "SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "Clips the global 2-norm, in projects such as Mask2Former."
+        ),
+        FormatKey(
+            "SOLVER.CLIP_GRADIENTS.CLIP_VALUE",
+            "Sets the threshold. 0 makes all gradients 0. With full_model, 0 clips nothing.",
+            "1.0",
+        ),
+        FormatKey(
+            "SOLVER.CLIP_GRADIENTS.NORM_TYPE",
+            "Sets the norm type for CLIP_TYPE norm. .inf is also allowed. CLIP_TYPE full_model ignores this key.",
+            "2.0",
+        ),
+        imported_key("_BASE_", "The base files. Keys of this file override keys of the base files."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -39,15 +39,23 @@ class GPTNeoX(Format):
         fp16 precision train_iters lr_decay_iters data_path vocab_file tokenizer_type attention_config launcher hostfile
     """)
     not_finite = deepspeed.UNSET
-    needs_version = "gradient_clipping = 1.0, the default, does not reach DeepSpeed, whose own default applies"
+    needs_version = (
+        "if gradient_clipping is 1.0, the default, GPT-NeoX does not pass it to DeepSpeed. DeepSpeed's default applies"
+    )
     keys = (
-        FormatKey("gradient_clipping", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
+        FormatKey("gradient_clipping", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
         imported_key(
-            "gradient_clipping: 1.0", "is not passed to DeepSpeed, whose default applies: off", versions="2.0"
+            "gradient_clipping: 1.0",
+            "GPT-NeoX does not pass 1.0 to DeepSpeed, so DeepSpeed's default applies. By that default, DeepSpeed "
+            "clips nothing.",
+            versions="2.0",
         ),
-        FormatKey("deepspeed_extra_args.gradient_clipping", "as gradient_clipping, and always passed to DeepSpeed"),
-        rejected_key("clip_grad", "is overwritten by gradient_clipping"),
-        rejected_key("optimizer.params.max_grad_norm", "no optimizer has such an argument"),
+        FormatKey(
+            "deepspeed_extra_args.gradient_clipping",
+            "Has the same meaning as gradient_clipping. GPT-NeoX always passes this key to DeepSpeed.",
+        ),
+        rejected_key("clip_grad", "GPT-NeoX replaces this value by gradient_clipping."),
+        rejected_key("optimizer.params.max_grad_norm", "No optimizer has this argument."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
@@ -61,7 +69,9 @@ class GPTNeoX(Format):
                     "GPT-NeoX replaces this value by gradient_clipping, which is 1.0 by default. Remove this key, and "
                     "set gradient_clipping to the threshold.",
                 )
-        notes = default_note(document, place, "it is 1.0. GPT-NeoX merges several files: another file may set it")
+        notes = default_note(
+            document, place, "it is 1.0. GPT-NeoX merges several files, and another file might set this key"
+        )
         threshold = self.read_threshold(document, place, DEFAULT, null="error")
         if place == EXTRA and (overridden := [name for name in NAMES if document.has(name)]):
             value = document.get(overridden[0])

@@ -45,15 +45,17 @@ class Lightning(Format):
     vocabulary: ClassVar[Set[str]] = words("trainer fit lightning seed_everything ckpt_path")
     rules = ("global_norm", "value")
     keys: ClassVar[Sequence[FormatKey]] = (
-        FormatKey("trainer.gradient_clip_val", "the threshold, for each optimizer; null, 0 or less: off", "null"),
-        FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
-        FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
-        imported_key("fit.trainer", "the keys of trainer, for the subcommand fit"),
-        imported_key("lightning.trainer", "the keys of trainer, in programs of CompVis and Stability AI"),
-        imported_key("defaults", "Hydra's list of files, merged as Hydra does"),
-        imported_key("${...}", "the value of another key; a resolver is rejected"),
-        rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects it"),
-        rejected_key("trainer.strategy: deepspeed, with value", "Lightning rejects it"),
+        FormatKey(
+            "trainer.gradient_clip_val", "Sets the threshold for each optimizer. null, 0 or less clips nothing.", "null"
+        ),
+        FormatKey("trainer.gradient_clip_algorithm: norm", "Clips the global norm by PyTorch's rule.", "norm"),
+        FormatKey("trainer.gradient_clip_algorithm: value", "Clips each element."),
+        imported_key("fit.trainer", "A table with the keys of trainer, for the subcommand fit."),
+        imported_key("lightning.trainer", "A table with the keys of trainer, in programs of CompVis and Stability AI."),
+        imported_key("defaults", "Hydra's list of files. The import merges these files as Hydra does."),
+        imported_key("${...}", "The value of another key. Resolvers are not supported."),
+        rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects this combination."),
+        rejected_key("trainer.strategy: deepspeed, with value", "Lightning rejects this combination."),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -79,7 +81,9 @@ class Lightning(Format):
                 other = "norm" if name == "value" else "value"
                 message = f"Lightning rejects {ALGORITHM} {name} with {strategy}. Set {other}, or another strategy."
                 raise document.wrong([*place, "strategy"], message)
-            notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
+            notes.append(
+                "Lightning clips per optimizer. If you have several optimizers, attach the configuration to each."
+            )
         return Imported(self.settings(rule, threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -32,8 +32,14 @@ class Megatron(OwnFormat):
         micro_batch_size language_model model_parallel
     """)
     keys = (
-        FormatKey("--clip-grad", "the global norm over all ranks, PyTorch's rule; 0 or less: off", "1.0"),
-        imported_key("clip_grad, in YAML", "the same", "none: training fails without it"),
+        FormatKey(
+            "--clip-grad", "Clips the global norm over all ranks by PyTorch's rule. 0 or less clips nothing.", "1.0"
+        ),
+        imported_key(
+            "clip_grad, in YAML",
+            "Clips the global norm by PyTorch's rule. 0 or less clips nothing. Without this key, training fails.",
+            "none",
+        ),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
@@ -64,7 +70,7 @@ class Megatron(OwnFormat):
         notes = []
         if not document.has(key):
             if not is_script:
-                raise ConfigError(f"{document.name}: clip_grad has no default in YAML. Set it, such as clip_grad: 1.0.")
+                raise ConfigError(f"{document.name}: clip_grad has no default in YAML. Add clip_grad: 1.0.")
             notes.append("The file does not set --clip-grad. By default, Megatron-LM clips at 1.0.")
         threshold = self.read_threshold(document, [key], 1.0, null="error")
         is_fp16 = document.has("fp16") if is_script else document.get("model_parallel", "fp16")

@@ -35,11 +35,15 @@ class MMCV1(OwnFormat):
     norm_types = True
     nonfinite = ("family", "raise")
     keys = (
-        FormatKey("optimizer_config.grad_clip", "None: off", "None"),
-        FormatKey("optimizer_config.grad_clip.max_norm", "the global norm, PyTorch's rule; 0: zeros"),
-        FormatKey("optimizer_config.grad_clip.norm_type", "the norm type, inf too", "2"),
-        FormatKey("optimizer_config.grad_clip.error_if_nonfinite", 'True is nonfinite = "raise"', "False"),
-        imported_key("_base_", "base files, under the keys of this file"),
+        FormatKey("optimizer_config.grad_clip", "None clips nothing.", "None"),
+        FormatKey(
+            "optimizer_config.grad_clip.max_norm", "Clips the global norm by PyTorch's rule. 0 makes all gradients 0."
+        ),
+        FormatKey("optimizer_config.grad_clip.norm_type", "Sets the norm type. inf is also allowed.", "2"),
+        FormatKey(
+            "optimizer_config.grad_clip.error_if_nonfinite", 'True has the same effect as nonfinite = "raise".', "False"
+        ),
+        imported_key("_base_", "The base files. Keys of this file override keys of the base files."),
     )
 
     def recognises(self, document: Document) -> bool:
@@ -65,7 +69,11 @@ class MMCV1(OwnFormat):
             raise document.wrong(
                 [*MMCV, unknown[0]], "clip_grad_norm_ of PyTorch does not have this argument. Remove it."
             )
-        notes = [f"{clip.unread} It may set more keys of grad_clip."] if isinstance(clip, PartialTable) else []
+        notes = (
+            [f"{clip.unread} An unread file might set more keys of grad_clip."]
+            if isinstance(clip, PartialTable)
+            else []
+        )
         threshold = self.read_threshold(document, [*MMCV, "max_norm"], null="error")
         settings = self.settings("global_norm", threshold, read_norm_type(document, [*MMCV, "norm_type"]))
         return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)

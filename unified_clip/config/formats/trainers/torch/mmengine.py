@@ -55,20 +55,26 @@ class MMEngine(OwnFormat):
     norm_types = True
     nonfinite = ("family", "raise")
     keys = (
-        FormatKey("optim_wrapper.clip_grad", "None: off; an empty dict is an error", "None"),
-        FormatKey("optim_wrapper.clip_grad.type: norm", "the global norm, PyTorch's rule", "norm"),
-        FormatKey("optim_wrapper.clip_grad.type: value", "each element"),
-        FormatKey("optim_wrapper.clip_grad.max_norm", "the threshold of norm; 0: zeros"),
-        FormatKey("optim_wrapper.clip_grad.clip_value", "the threshold of value; 0: zeros"),
-        FormatKey("optim_wrapper.clip_grad.norm_type", "the norm type, inf too", "2"),
-        FormatKey("optim_wrapper.clip_grad.error_if_nonfinite", 'True is nonfinite = "raise"', "False"),
-        rejected_key("optim_wrapper.NAME.clip_grad", "several optimizers, each with its own clip"),
-        rejected_key("strategy: DeepSpeedStrategy, ColossalAIStrategy", "the strategy clips by its own setting"),
-        rejected_key("optimizer_config.grad_clip", "a key of mmcv 1, which mmengine does not read"),
-        imported_key("_base_", "base files, under the keys of this file"),
-        imported_key("_base_.NAME, {{_base_.NAME}}", "a value of a base file"),
-        imported_key("_delete_: True", "replaces the dict of _base_, instead of merging into it"),
-        imported_key("with read_base()", "names that are imported from base files, and changed or replaced here"),
+        FormatKey("optim_wrapper.clip_grad", "None clips nothing. An empty dict is an error.", "None"),
+        FormatKey("optim_wrapper.clip_grad.type: norm", "Clips the global norm by PyTorch's rule.", "norm"),
+        FormatKey("optim_wrapper.clip_grad.type: value", "Clips each element."),
+        FormatKey("optim_wrapper.clip_grad.max_norm", "Sets the threshold for type norm. 0 makes all gradients 0."),
+        FormatKey("optim_wrapper.clip_grad.clip_value", "Sets the threshold for type value. 0 makes all gradients 0."),
+        FormatKey("optim_wrapper.clip_grad.norm_type", "Sets the norm type. inf is also allowed.", "2"),
+        FormatKey(
+            "optim_wrapper.clip_grad.error_if_nonfinite", 'True has the same effect as nonfinite = "raise".', "False"
+        ),
+        rejected_key("optim_wrapper.NAME.clip_grad", "Each of several optimizers has its own clip."),
+        rejected_key("strategy: DeepSpeedStrategy, ColossalAIStrategy", "The strategy clips by its own setting."),
+        rejected_key("optimizer_config.grad_clip", "A key of mmcv 1. mmengine does not read this key."),
+        imported_key("_base_", "The base files. Keys of this file override keys of the base files."),
+        imported_key("_base_.NAME, {{_base_.NAME}}", "The value of a name in a base file."),
+        imported_key(
+            "_delete_: True", "Replaces the dict of the base file. Without this key, mmengine merges both dicts."
+        ),
+        imported_key(
+            "with read_base()", "Imports names from base files. This file can change or replace the imported names."
+        ),
     )
 
     def parse(self, text: str, name: str) -> Document:
@@ -87,7 +93,11 @@ class MMEngine(OwnFormat):
             raise document.wrong(CLIP, f"{clip!r:.60} makes training fail. Set None, or a dict with a threshold.")
         for name in clip:
             document.get(*CLIP, name)  # raises if the value is unknown
-        notes = [f"{clip.unread} It may set more keys of clip_grad."] if isinstance(clip, PartialTable) else []
+        notes = (
+            [f"{clip.unread} An unread file might set more keys of clip_grad."]
+            if isinstance(clip, PartialTable)
+            else []
+        )
         kind = clip.get("type", "norm")
         if not isinstance(kind, str) or kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of clip in mmengine. Set norm or value.")
@@ -137,7 +147,7 @@ class MMEngine(OwnFormat):
         raises = {"error_if_nonfinite": True} if settings.nonfinite == "raise" else {}
         if raises and settings.rule == "value" and not is_off(settings):
             problem = 'it does not support `nonfinite = "raise"` with the rule value.'
-            raise self.not_exported(f"{problem} Remove `nonfinite`, which changes the clip.{self.in_python}")
+            raise self.not_exported(f"{problem} Remove `nonfinite`. This changes the clip.{self.in_python}")
         if threshold is None:
             return {"max_norm": float("inf"), **raises} if raises else None
         if settings.rule == "value":

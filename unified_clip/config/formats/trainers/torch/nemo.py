@@ -34,15 +34,28 @@ class NeMo(Lightning):
     )
     vocabulary = Lightning.vocabulary | {"model", "name", "exp_manager", "optim"}
     keys = (
-        FormatKey("trainer.gradient_clip_val", "Lightning's key: the threshold; null, 0 or less: off", "null"),
-        FormatKey("trainer.gradient_clip_algorithm: norm", "the global norm, PyTorch's rule", "norm"),
-        FormatKey("trainer.gradient_clip_algorithm: value", "each element"),
-        rejected_key("trainer.gradient_clip_algorithm: value, with Megatron", "Megatron's models clip by the norm"),
-        imported_key(".".join(MEGATRON), "the global norm over all ranks, PyTorch's rule; 0 or less: off", "1.0"),
-        rejected_key(f"trainer.{VALUE} and {'.'.join(MEGATRON)}", "training fails: Megatron-Core's optimizer clips"),
+        FormatKey(
+            "trainer.gradient_clip_val",
+            "Lightning's key, which sets the threshold. null, 0 or less clips nothing.",
+            "null",
+        ),
+        FormatKey("trainer.gradient_clip_algorithm: norm", "Clips the global norm by PyTorch's rule.", "norm"),
+        FormatKey("trainer.gradient_clip_algorithm: value", "Clips each element."),
+        rejected_key(
+            "trainer.gradient_clip_algorithm: value, with Megatron", "NeMo's Megatron models clip by the norm."
+        ),
+        imported_key(
+            ".".join(MEGATRON),
+            "Clips the global norm over all ranks by PyTorch's rule. 0 or less clips nothing.",
+            "1.0",
+        ),
+        rejected_key(
+            f"trainer.{VALUE} and {'.'.join(MEGATRON)}", "Training fails, because Megatron-Core's optimizer clips."
+        ),
         imported_key(
             f"trainer.sft.{VALUE}",
-            "NeMo-Aligner's key, also trainer.dpo and others: the global norm, PyTorch's rule; null, 0 or less: off",
+            "NeMo-Aligner's key, which all its algorithms have. Clips the global norm by PyTorch's rule. null, 0 "
+            "or less clips nothing.",
             "null",
         ),
     )

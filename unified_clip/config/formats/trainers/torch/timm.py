@@ -16,8 +16,8 @@ LAST_TWO = (
     "names to exclude."
 )
 LAST_TWO_UNCLIPPED = (
-    "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key changes that. Set `rule` "
-    'to "global_norm" or "value", and `threshold` instead of `adaptive`.'
+    "with `clip_mode: agc`, timm never clips the last two parameters of the model. Set `rule` to "
+    '"global_norm" or "value", and set `threshold` instead of `adaptive`.'
 )
 
 
@@ -38,11 +38,18 @@ class Timm(Format):
     rules = ("global_norm", "value")
     zero = "zeros"
     keys = (
-        FormatKey("clip_grad", "the threshold; only null is off, and 0 makes all gradients 0", "null"),
-        FormatKey("clip_mode: norm", "the global norm, PyTorch's rule", "norm"),
-        FormatKey("clip_mode: value", "each element"),
-        imported_key("clip_mode: agc", "adaptive clipping, by the norm of the parameters, except the last two"),
-        imported_key("opt: lamb", "Lamb clips the global norm at 1.0 again: not imported, with a note"),
+        FormatKey("clip_grad", "Sets the threshold. null clips nothing. 0 makes all gradients 0.", "null"),
+        FormatKey("clip_mode: norm", "Clips the global norm by PyTorch's rule.", "norm"),
+        FormatKey("clip_mode: value", "Clips each element."),
+        imported_key(
+            "clip_mode: agc",
+            "Clips each unit of a gradient by the norm of its parameters. The last two parameters of the model "
+            "are not clipped.",
+        ),
+        imported_key(
+            "opt: lamb",
+            "Lamb clips the global norm at 1.0 again. The import leaves out this second clip, and prints a note.",
+        ),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

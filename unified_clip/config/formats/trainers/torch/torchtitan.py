@@ -35,15 +35,22 @@ class TorchTitan(Format):
     zero = "zeros"
     off = math.inf
     keys = (
-        FormatKey("training.max_norm", "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0", "below 0.3.0"),
-        rejected_key("training.max_norm", "the same, but set in Python or as an argument", "1.0", "0.3.0 and later"),
+        FormatKey(
+            "training.max_norm",
+            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
+            "1.0",
+            "below 0.3.0",
+        ),
+        rejected_key(
+            "training.max_norm", "The Python configuration or an argument sets max_norm.", "1.0", "0.3.0 and later"
+        ),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if version is not None and version >= NO_FILES:
             advice = (
                 f"If an older version reads this file, {name_format(f'{self.name}@{self.newest}')}. Otherwise, write a "
-                "clip configuration with the value of max_norm in your Python configuration, which is 1.0 by default."
+                "clip configuration with the max_norm of your Python configuration. By default, max_norm is 1.0."
             )
             raise ConfigError(f"{document.name}: {NO_TOML}. {advice}")
         threshold = self.read_threshold(document, KEYS, 1.0)

@@ -16,7 +16,7 @@ KEY = "clip_grad_norm"
 ASYNC = ("training", "optimizer")
 """A table in configurations of the recipe async_grpo. Only this recipe reads `training.clip_grad_norm`."""
 
-ZERO = "recipes on one device clip nothing with 0. In the other recipes, all gradients become 0."
+ZERO = "with 0, recipes on one device clip nothing. In recipes on several devices, 0 makes all gradients 0."
 
 
 class TorchTune(Format):
@@ -33,10 +33,18 @@ class TorchTune(Format):
     zero = "zeros"
     off = None
     keys = (
-        FormatKey(KEY, "the global norm, PyTorch's rule; null: off; inf: measures only", "null"),
-        imported_key(f"training.{KEY}", "the same, in the development recipe async_grpo", "null"),
-        rejected_key(f"{KEY}: 0", "off in recipes on one device, zeros in recipes on several devices"),
-        rejected_key(f"{KEY} with optimizer_in_bwd", "rejected by torchtune: the gradients are never all in memory"),
+        FormatKey(
+            KEY, "Clips the global norm by PyTorch's rule. null clips nothing. inf only measures the norm.", "null"
+        ),
+        imported_key(f"training.{KEY}", "The same key in the development recipe async_grpo.", "null"),
+        rejected_key(
+            f"{KEY}: 0",
+            "In recipes on one device, 0 clips nothing. In recipes on several devices, 0 makes all gradients 0.",
+        ),
+        rejected_key(
+            f"{KEY} with optimizer_in_bwd",
+            "torchtune rejects this combination, because all gradients are never in memory at the same time.",
+        ),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
