@@ -73,7 +73,6 @@ def _by_hypotheses(call: Observation) -> Cause | None:
 
 
 def swapped(call: Observation) -> Cause | None:
-    """Return a cause if the norm is correct, and the results are correct but in the wrong order."""
     expected, results = ([digest([tensor]) for tensor in side] for side in (call.expected, call.after))
     if sorted(expected) != sorted(results) or not call.norm_is_expected:
         return None
@@ -83,7 +82,6 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result."""
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
         lost = [number for number, (expected, result) in pairs if expected and not result]
@@ -157,7 +155,6 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
 
 
 def nan(call: Observation) -> Cause | None:
-    """Return a cause if the call returned NaN instead of a number, or a number instead of NaN."""
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -276,7 +273,6 @@ def by_value(call: Observation) -> Cause | None:
 
 
 def bounds(call: Observation) -> Cause | None:
-    """Return a cause if the call clipped by value with wrong bounds."""
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

@@ -25,7 +25,7 @@ SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Kinds of causes whose description contains numbers or names of a single case."""
+"""The descriptions of these kinds of causes contain numbers or names of a single case."""
 
 LEFT_OUT = ("left out", "not scaled")
 """Kinds of causes that apply only to some gradients."""
@@ -47,7 +47,6 @@ INTEGERS: Mapping[str, Callable[[float], int]] = {
     "as with the integer part of the threshold": int,
     "as with the threshold rounded to an integer": round,
 }
-"""Ways in which a function might convert a threshold to an integer."""
 
 
 class Diagnosis(NamedTuple):
@@ -189,7 +188,7 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
-    """Return a call that disproves a hypothesis, or None if no call disproves the hypothesis.
+    """Return a call that disproves a hypothesis.
 
     One call with a correct result disproves the hypothesis. Calls with wrong results disprove the hypothesis only if
     their number of different lists of gradients is at least the number of lists in `explained`.
@@ -204,7 +203,7 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return the cause that explains the most differences, or None if causes of several kinds explain equally many."""
+    """Return the cause that explains the most differences. If several kinds explain equally many, return None."""
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
     return common_cause(best)
@@ -268,7 +267,6 @@ def _is_same(here: Observation, number: int, there: Observation, other: int) -> 
 
 
 def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypothesis that the call `target` multiplies the gradients by the same factor."""
     factor, there = hypothesis.coefs[0] / source.call.expected_coefs[0], target.call
     if not all(each.unchanged_is_expected for each in there.scalings.values()):
         return []

@@ -12,7 +12,6 @@ from .sums import IN_FLOAT32, NARROW, rounding_noise, ulp
 COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 
 LARGEST_EPS = 1e-2
-"""`or_another_eps` ignores larger values of eps."""
 
 FEW_NORMS = 8
 """If a call has fewer different norms, rounding might look like another eps."""

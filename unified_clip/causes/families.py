@@ -112,7 +112,6 @@ def _common(
     """Return the interval of the numbers that explain all calls in `required` and most calls in `differing`.
 
     If no number explains these calls, return None.
-    numbers: The function that computes the interval for one call.
     """
     common = (-math.inf, math.inf)
     for call in required:

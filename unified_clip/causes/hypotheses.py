@@ -179,7 +179,6 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _differ(call: Observation, norms: Sequence[float]) -> bool:
-    """Return whether any number in `norms` is not 0, and is not the correct norm."""
     return any(n and n != expected for n, expected in zip(norms, call.norms, strict=True))
 
 

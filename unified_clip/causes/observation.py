@@ -140,7 +140,7 @@ class Observation:
     by: By
     threshold: float = 0.0
     bounds: Sequence[float] = ()
-    """The two bounds of a clip by value, which has no threshold."""
+    """The two bounds of a clip by value. A clip by value has no threshold."""
 
     eps: float = 0.0
     p: float = 2.0

@@ -33,7 +33,7 @@ class MissingCalls(NamedTuple):
     """The calls of the same run and step that have a partner in the other run."""
 
     later: frozenset[int]
-    """The indices of the call pairs in this step after the first missing call."""
+    """The call pairs after the first missing call. The index 0 stands for the first call pair of this step."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
@@ -56,8 +56,10 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return (sorted calls of `a`, sorted calls of `b`, missing calls), or None if the calls should keep their
-    order."""
+    """Return (sorted calls of `a`, sorted calls of `b`, missing calls).
+
+    If the calls should keep their order, return None.
+    """
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -82,10 +84,10 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
 def partners_of(
     a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
 ) -> tuple[Sequence[int] | None, bool]:
-    """Return the partner in `b` of each call in `a` as indices, and whether the order of the calls matters.
+    """For each call in `a`, return the index of its partner in `b`. Also return whether the order of the calls matters.
 
-    The indices are None if a call has no partner. The order matters if two calls of a run might clip the same
-    gradients.
+    If a call has no partner, return None in place of the indices. The order matters if two calls of a run might clip
+    the same gradients.
     """
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))
@@ -145,7 +147,7 @@ def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
 def _is_split(
     few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
 ) -> bool:
-    """Return whether one run might clip the gradients of `missing` as a part of its other calls."""
+    """Return whether the calls in `few` might also clip the gradients of `missing`."""
     own, paired, rest = (
         {name for call in calls for name in _named(call, known)}
         for calls, known in ((few, names), (others, {}), (missing, {}))
@@ -173,8 +175,10 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the indices of the partners with the greatest total similarity, or None if there are no partners in
-    order."""
+    """Return the partners with the greatest total similarity, as increasing indices.
+
+    If no partners have increasing indices, return None.
+    """
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     )
     add_format(compare, "text", "json", old=["json"])
     compare.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page with plots of both runs, which needs no other file"
+        "--html", type=Path, metavar="FILE", help="also write a self-contained page with plots of both runs"
     )
     compare.add_argument(
         "--max-ulp",
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 def _check_page(options: argparse.Namespace) -> None:
     for path in (options.a, options.b):
         if path.exists() and options.html.exists() and options.html.samefile(path):
-            message = f"{options.html} is a recording, which --html would overwrite. Pass another file to --html."
+            message = f"--html would overwrite the recording {options.html}. Pass another file to --html."
             raise UsageError(message, "UC206")
     try:
         existed = options.html.exists()

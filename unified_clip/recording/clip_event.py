@@ -32,9 +32,9 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that returns the name of a gradient, or None if the gradient has no name.
+    """Return a function that finds the name of a gradient. For a gradient without a name, the function returns None.
 
-    names: The argument `names` of `record`, or a function from a `Leaf` to its name.
+    names: The argument `names` of `record`, or a function that takes a `Leaf` and returns its name.
 
     TypeError: `names` has another type, or a name is not a string.
     ValueError: A list of names contains the same name twice.
@@ -59,7 +59,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Returns the name of a gradient's parameter, the gradient's own name, or None."""
+    """Finds the name of a gradient by its parameter. For an unknown parameter, the name is the gradient's own name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -218,7 +218,7 @@ class ClipEvent:
         """Record the norm of each gradient and of its weight, with the `norm_type` of the clip. The default is the
         2-norm.
 
-        For a clip by value with the bounds -c and c, also record the largest absolute value, which shows whether the
+        If a clip by value has the bounds -c and c, also record the largest absolute value. This value shows whether the
         call clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
@@ -323,7 +323,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
-    """Return whether any clip changed its gradients, or None if the result is unknown."""
+    """Return whether any clip changed its gradients. If the answer is unknown, return None."""
     return None if None in clipped and True not in clipped else any(clipped)
 
 

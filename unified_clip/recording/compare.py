@@ -34,7 +34,7 @@ PHASES = len(NUMBERS) + 2
 
 @dataclass(frozen=True)
 class RecordingComparison:
-    """The result of comparing two recorded runs, which `compare` returns."""
+    """The result of `compare`: the differences of two recorded runs, and their causes."""
 
     a: RecordedRun
     b: RecordedRun
@@ -102,19 +102,20 @@ def compare(
         b: The file of the other recording.
         names: Maps parameter names of one run to parameter names of the other run. All keys belong to the same run.
         max_ulp: Numbers that differ by up to this many units in the last place are treated as equal.
-        labels: Names of the two runs, as printed in sentences. If a label is None, the name of the file is used, with
+        labels: Names of the two runs in printed sentences. If a label is None, the name of the file is used, with
             enough folders to distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: A function for runs of `verify`, which returns whether updates differ at or after a step. If the
-            function returns False, differences between the optimizers' settings at the step are not reported. If you
-            pass a function, calls keep their recorded steps, and weights can differ by rounding noise of any size.
+        has_effect: A function that returns whether updates differ at or after a step. `verify` passes this function. If
+            the function returns False, different settings of the optimizers at the step are not reported. If you pass a
+            function, calls keep their recorded steps. Even large differences of weights can then count as noise.
 
     Returns:
-        The differences to report with their causes, and the agreement of the runs in each number.
+        The reported differences, the causes of each difference, and the agreement of the runs.
 
     Raises:
-        RunError: A file cannot be read, or is not a recording. A run has no call with a result. The runs have no
-            numbers to compare. `names` contains a name that is in neither run, or its keys belong to both runs.
+        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. The runs have no
+            numbers to compare. A name in `names` is in neither run. Some keys of `names` belong to the first run, and
+            other keys belong to the second run.
 
     Example:
         >>> import tempfile
@@ -215,15 +216,14 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Only one divergence is reported for each pair of calls. The first divergence in this list is chosen:
+    Only one divergence is reported for each pair of calls. This list gives the order of preference:
 
-    - the first divergence that exceeds accumulated rounding errors, or a coefficient that differs far more than the
-      norms of its call
+    - the first divergence that exceeds accumulated rounding errors, or a coefficient that differs for its own reason
     - the first divergence that exceeds rounding
-    - the first of all divergences
+    - the first divergence
     - the first divergence of each stage without numbers, such as the threshold
 
-    Rounding noise is reported only if there is no other divergence. If calls without a partner remain, the result also
+    Rounding noise is reported only if nothing else differs. If calls without a partner remain, the result also
     contains a divergence "calls" with the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
@@ -261,7 +261,7 @@ def _to_report(
 
 
 def _is_own_jump(divergence: Divergence, differences: Sequence[Divergence]) -> bool:
-    """Return whether a coefficient differs far more than the norms of its call, so that the norms cannot be the reason.
+    """Return whether the difference of a coefficient is too large to come from different norms.
 
     differences: All divergences of the pair of calls.
     """

@@ -22,7 +22,7 @@ Stage = Literal[
 """The kinds of difference between two runs.
 
 "calls", "norms" and "clips" mean that the runs have different numbers of calls, norms or clips. "clipped" means that
-only one call changed its gradients. The last six kinds are about the steps of optimizers.
+one call changed its gradients, and the other call did not. The last six kinds are about the steps of optimizers.
 """
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
@@ -46,10 +46,10 @@ class Divergence:
     numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance, measured in ULP of a larger number. Rounding of the larger number can cause the difference.
+    """The distance of the two numbers. The unit is one ULP of a larger number.
 
-    For a gradient, the larger number is the total norm. For a weight, the larger number is the largest norm of the
-    weight so far. For a coefficient, this field equals `ulps`. For a weight that only rounding noise moves, the field
+    For a gradient, the unit is one ULP of the total norm. For a weight, the unit is one ULP of the largest norm that
+    the weight has had. For a coefficient, this field equals `ulps`. If only rounding noise changes a weight, the field
     is 0.
     """
 
@@ -82,7 +82,7 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. If only one run has another call, this is the number of all pairs."""
+    """The index of the pair of calls. If the call has no partner, the index is the number of pairs."""
 
     first: Divergence
     missing: MissingCalls | None = None
@@ -151,7 +151,7 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> Agreement:
-    """Return the agreement of all pairs of calls at a stage, such as "norm", without rounding noise."""
+    """Compare all pairs of calls at a stage, such as "norm". Rounding noise is ignored."""
     tracker, distances = NoiseTracker(), []
     noise: dict[str, None] = {}
     for pair in tracker.follow(pairs):
@@ -179,8 +179,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is a name in call a, "position N", or None if the call has only one number. Numbers of calls with
-    different dtypes are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
+    The parameter is a name from call a. If the numbers have no names, the parameter is "position N". If the call has
+    only one number, the parameter is None. If the calls have different dtypes, the numbers are rounded to float32.
+    Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -266,7 +267,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether the largest norm exceeds the threshold.
 
-    Return None if rounding decides, or if a number is unknown.
+    If the norm equals the threshold up to rounding, or if a number is unknown, return None.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -276,8 +277,10 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the smallest coefficient is below 1. Return None if rounding decides, or if coefficients are
-    unknown."""
+    """Return whether the smallest coefficient is below 1.
+
+    If the coefficient is 1 up to rounding, or if a coefficient is unknown, return None.
+    """
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):
         return None

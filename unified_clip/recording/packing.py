@@ -14,8 +14,7 @@ from .runs import Parameter, RecordedCall
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that are a single parameter in the other run. The norms of the parameters are
-    combined."""
+    """Several parameters of one run that are a single parameter in the other run. The norm is their combined norm."""
 
     parts: tuple[Parameter, ...]
 
@@ -28,7 +27,8 @@ def packed(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Join consecutive parameters of one call that are a single parameter in the other call.
 
-    Return (a, b, names of all pairs). Calls are unchanged if a parameter has no partner, or if a call clips per tensor.
+    Return (a, b, names of all pairs). If some parameters cannot be joined, or if a call clips per tensor, the calls
+    are unchanged.
     """
     blocks = unpaired_blocks(a, b, names)
     is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
@@ -72,7 +72,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of a step into one per-tensor clip call, if the other run has only one such call.
+    """If the other run makes only one per-tensor clip call in a step, join the calls of the step.
 
     For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. A call can clip both biases by their total
     norm.
@@ -130,7 +130,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Use the norms of stored rows for a sparse gradient if the other call clips the stored rows as a dense tensor.
+    """If one call clips a sparse gradient, and the other call clips its stored rows, compare the norms of the rows.
 
     TensorFlow clips a sparse gradient by the norm of its stored rows.
     """
@@ -182,9 +182,9 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """Use the total norm of the stored rows for `call`, if `other` has the same total norm.
+    """If `other` clips by the total norm of the stored rows, also use this total norm for `call`.
 
-    If only one gradient has different norms in both calls, the norm in `other` is the norm of the stored rows.
+    If the calls have different norms for exactly one gradient, `call` gets the norm from `other`.
     """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):

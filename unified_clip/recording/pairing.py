@@ -42,11 +42,10 @@ class CallPair:
     b: RecordedCall
     names: Names
     rate: float = 0.0
-    """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
+    """The greatest learning rate of an optimizer such as Adam in this step. For any other optimizer, the rate is 0."""
 
     gain: float = 0.0
-    """The greatest learning rate / (1 - momentum) of SGD and similar optimizers. The value is 0 for any other
-    optimizer.
+    """The quotient lr / (1 - momentum) of an optimizer such as SGD. For any other optimizer, the gain is 0.
 
     A gradient g moves the weight by `gain` * g over all later steps.
     """
@@ -76,10 +75,11 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""Parts of the names of optimizers whose steps do not depend on the size of the gradient."""
+"""If an optimizer's name contains one of these texts, its steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Parts of the names of optimizers whose steps are proportional to the gradient. ADAPTIVE is searched first."""
+"""If an optimizer's name contains one of these texts, its steps are proportional to the gradient. ADAPTIVE is searched
+first."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
@@ -130,7 +130,7 @@ def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
 
 
 def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:
-    """Return whether only the numbers in names differ, as after adding a layer without parameters to a `Sequential`."""
+    """Return whether only the numbers in names differ, for example because a `Sequential` has an additional layer."""
     positions = {name: index for index, name in enumerate(b)}
     moved = [name for index, name in enumerate(a) if positions.get(name, index) != index]
     has_numbers = all(any(map(str.isdecimal, re.split(r"[\W_]+", name))) for name in moved)
@@ -143,7 +143,7 @@ WRITE = 'Write lines of "name" = "its name in the other run".'
 
 
 def read_names(path: Path) -> Names:
-    """Return the entries `"name in one run" = "name in the other run"` of a TOML file.
+    """Read a TOML file that maps the names of one run to the names of the other run.
 
     RunError: The file cannot be read or is not TOML, a value is not a string, or two entries have the same value.
     """
@@ -201,18 +201,18 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` as a dict from names in run a to names in run b.
+    """Return `names` with names of run a as keys and names of run b as values.
 
-    Return None if a name is unknown, or if the keys belong to both runs.
+    If a name is unknown, or if some keys belong to run a and others to run b, return None.
     """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
 
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    """Return `names` as a dict from names in run a to names in run b.
+    """Return `names` with names of run a as keys and names of run b as values.
 
-    Raise RunError if a name is unknown, or if the keys belong to both runs.
+    RunError: A name is unknown, or some keys belong to run a and others to run b.
     """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
@@ -227,7 +227,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
     remedy = f"This run has parameters such as {', '.join(near)}. Correct the name."
     if not known:
-        remedy = "This run has no norms of parameters. Record it with --norms, in Python norms=True."
+        remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
     elif name in in_a | in_b:
         remedy = "It is a parameter of the other run. Write the names of one run on the left side of all lines."
     problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
@@ -238,9 +238,9 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Merge the calls of a loop that clips one gradient per call, if the other run clips all gradients in one call.
+    """If one run clips in a loop, and the other run clips all gradients in one call, merge the calls of the loop.
 
-    If the run with the loop counted each call as a step, its calls get the steps of the other run.
+    If each call of the loop was counted as a step, the calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
@@ -281,14 +281,14 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return the number of tensors, or 0 if the call clips neither per tensor nor by value."""
+    """Return the number of tensors in a clip per tensor or by value. For any other clip, return 0."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of calls if a loop clips the gradients of `line` one by one, or 0 if the number is unknown."""
+    """Count the calls of a loop that clips the gradients of `line` one by one. If the number is unknown, return 0."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
@@ -298,7 +298,7 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Count the calls at the start of the list that clip one gradient each and have equal settings."""
+    """Count how many calls at the start of the list can be merged. Each call clips one gradient with equal settings."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -341,9 +341,9 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
 def orders_of(pair: CallPair) -> dict[str, str]:
     """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
 
-    The results are "same", "transposed", "reshaped", "rearranged" and "other". The result is "rearranged" for the
-    same elements in any other order, and "other" if no such relation was found. Weights without fingerprints, or with
-    different lengths of axes, are left out.
+    The results are "same", "transposed", "reshaped", "rearranged" and "other". The result "rearranged" means that
+    the weights have the same elements in a different order. The result "other" means that no relation was
+    found. Weights without fingerprints are left out. Weights with different lengths of axes are also left out.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():

@@ -281,7 +281,7 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write a line for each group of parameters, or a single line without groups.
+        """Write a line for each group of parameters. Without groups, write a single line.
 
         All lines have the fields `head` and `tail`.
         """
@@ -339,8 +339,9 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}, neither by parameter nor in number. Add their "
-                "parameters to names=, or pass this call a dict of name to gradient, or (name, gradient) tuples."
+                f"names= does not match the gradients of {self._call}: the parameters and the number of gradients "
+                "differ. Add all parameters to names=, or pass this call a dict of name to gradient, or (name, "
+                "gradient) tuples."
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new

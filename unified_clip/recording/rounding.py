@@ -12,13 +12,13 @@ ROUNDING = 64
 """The largest difference in ULP that is treated as rounding. Frameworks add numbers in different orders."""
 
 GROWTH = 16
-"""Rounding errors can grow from step to step, up to this many times the largest earlier difference."""
+"""Rounding errors can grow from step to step. A new error is at most GROWTH times the largest earlier difference."""
 
 NEAR = 4
-"""Two norms with at most this distance in ULP are treated as equal, because computing a norm rounds."""
+"""Two norms are treated as equal if they differ by up to NEAR ULP. Each norm contains rounding errors."""
 
 PRODUCT = 1e-5
-"""The norm of clipped float32 gradients can differ from norm times coefficient by this relative rounding error."""
+"""The largest relative error if a clipped norm is computed as the product of the norm and the coefficient."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 

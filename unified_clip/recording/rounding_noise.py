@@ -1,4 +1,4 @@
-"""Find gradients that are only rounding noise, and weights that such gradients have moved.
+"""Find gradients that are only rounding noise. Also find the weights that these gradients have changed.
 
 The true value of a gradient that is only rounding noise is likely 0. Examples are gradients of the bias of attention
 keys, and of a bias before BatchNorm.
@@ -67,7 +67,7 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether a gradient is at most ROUNDING ULP of the total norm in both runs, and not 0 in both runs."""
+    """Return whether a gradient is only rounding noise in both runs. If both gradients are 0, return False."""
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm

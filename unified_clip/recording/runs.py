@@ -46,8 +46,7 @@ class Parameter(Table):
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
     """Fingerprints of the weight's elements, as in `tensors/arrangement.py`. `sums` contains the sum of the elements
-    and the sum of their cubes. The recording has these fields only in the first call that clips the weight's
-    gradient."""
+    and the sum of their cubes. Only the first call that clips the weight's gradient has these fields."""
 
     @property
     def elements(self) -> int | None:
@@ -208,7 +207,7 @@ class OptimizerStep(Table):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step, or None unless a graph can report calls in another order."""
+    """The number of clip calls since the previous step. If calls are reported in order, the field is None."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """The number of gradients that were IndexedSlices with repeated rows, or None if the number is unknown."""
@@ -231,7 +230,7 @@ class LoggedNumbers(Table):
 
 
 class RecordedProcess(Table):
-    """A process of a command that `unified-clip record` ran."""
+    """A recorded Python process of `unified-clip record`."""
 
     rank: int | None = None
     ranks: int | None = None

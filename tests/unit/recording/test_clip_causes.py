@@ -99,7 +99,7 @@ def test_coefficients_may_differ_by_the_rounding_of_the_threshold(compare_runs: 
     )
     assert cause_kinds(comparison) == ["rounding"]
     assert comparison.findings[0].sentence.endswith(
-        "follow the same formula, except for rounding. To allow it, pass --max-ulp 64"
+        "follow the same formula. The only difference is rounding. To allow this difference, pass --max-ulp 64"
     )
 
 
@@ -298,8 +298,8 @@ def test_norms_that_are_shifted_by_a_step(compare_runs: Any) -> None:
     ahead = [clip_line(step, each) for step, each in enumerate(norms[1:], start=1)]
     comparison = compare_runs(all_steps, ahead)
     assert cause_kinds(comparison)[0] == "shifted step"
-    assert "the norms of b.jsonl are those of a.jsonl 1 step later" in comparison.findings[0].sentence
-    assert "a.jsonl are those of b.jsonl 1 step later" in compare_runs(ahead, all_steps).findings[0].sentence
+    assert "b.jsonl has the norms that a.jsonl has 1 step later" in comparison.findings[0].sentence
+    assert "a.jsonl has the norms that b.jsonl has 1 step later" in compare_runs(ahead, all_steps).findings[0].sentence
     same = [clip_line(step) for step in range(1, 5)]
     assert "shifted step" not in cause_kinds(compare_runs([clip_line(1, norms[3]), *same[1:]], same))
 

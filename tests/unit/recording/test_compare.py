@@ -133,8 +133,8 @@ def test_runs_without_norms_get_a_hint_to_record_norms(tmp_path: Path, capsys: p
     b = str(write_recording(tmp_path / "b.jsonl", [clip_line(1, parameters={}, norm=14.0)], norms=False))
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
-    assert "Unexplained: no known cause fits these numbers, or more than one does." in printed
-    assert "Record both runs with norms=True" in printed
+    assert "Unexplained: these numbers fit no known cause, or they fit several causes." in printed
+    assert "record both runs with norms=True" in printed
 
 
 @pytest.mark.parametrize(

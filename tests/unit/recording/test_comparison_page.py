@@ -178,7 +178,7 @@ def test_a_recording_is_not_overwritten_by_the_page(
     (tmp_path / "link.jsonl").symlink_to(a)
     before = a.read_bytes()
     assert cli.main(["compare", str(a), str(b), "--html", str(tmp_path / name)]) == 2
-    assert f"{name} is a recording, which --html would overwrite. Pass another file" in capsys.readouterr().err
+    assert f"--html would overwrite the recording {tmp_path / name}. Pass another file" in capsys.readouterr().err
     assert a.read_bytes() == before
 
 

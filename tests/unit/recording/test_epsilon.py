@@ -92,13 +92,14 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
     )
     assert cause_line == (
         f"Another place of epsilon: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and b.jsonl "
-        f"(torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has the effect "
-        "of 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 and so on, type "
+        f"(torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has the same "
+        "effect as the eps 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 and so "
+        "on, type "
         '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`. This holds for runs that '
         "begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or has several "
         "optimizers, ignore this cause."
     )
-    assert "The difference at step 1 can be the reason for this difference." in rest
+    assert "This difference might follow from the difference at step 1." in rest
 
 
 def test_the_line_to_type_is_no_difference(compare_steps: CompareSteps) -> None:
@@ -134,7 +135,7 @@ def test_eps_of_several_groups_is_compared_by_the_set_of_effects(
 def test_an_unknown_effect_of_epsilon_is_not_called_impossible(compare_steps: CompareSteps, betas: Any) -> None:
     comparison = compare_steps(("optax.radam", [1e-7] * 3), ("torch.optim.RAdam", [1e-7] * 3), betas=betas)
     (cause,) = [each for each in comparison.findings if each.kind == PLACE]
-    reason = "b.jsonl has no single recorded beta2, so the effects of both eps were not compared"
+    reason = "The effects of both eps were not compared, because the recording has no single beta2 of b.jsonl"
     assert cause.sentence.endswith(f"adds eps 1e-07 before the bias correction. {reason}")
 
 
@@ -152,14 +153,17 @@ def test_the_effect_of_epsilon_is_compared_at_each_step(compare_steps: CompareSt
     comparison = compare_steps(KERAS, ("torch.optim.Adam", eps_after_correction(1e-7)[:1] * 3))
     assert [each.step for each in comparison.divergences if each.parameter == "effective eps"] == [2]
     assert cause_kinds(comparison) == [PLACE]
-    assert "At step 2, the eps of a.jsonl has the effect of 2.23663e-06 in b.jsonl" in comparison.findings[0].sentence
+    assert (
+        "At step 2, the eps of a.jsonl has the same effect as the eps 2.23663e-06 in b.jsonl"
+        in comparison.findings[0].sentence
+    )
 
 
 def test_other_frameworks_get_the_number_to_set(compare_steps: CompareSteps) -> None:
     (cause,) = compare_steps(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
     assert cause.sentence.removesuffix(f". {CONDITION}").endswith(
-        "the eps of b.jsonl has the effect of 3.16228e-06 in a.jsonl. For the same effect, set the eps of a.jsonl at "
-        "step t = 1, 2, 3 and so on to 1e-07 / (1 - 0.999**t) ** 0.5"
+        "the eps of b.jsonl has the same effect as the eps 3.16228e-06 in a.jsonl. For the same effect, set the eps of "
+        "a.jsonl to 1e-07 / (1 - 0.999**t) ** 0.5 at each step t = 1, 2, 3 and so on"
     )
 
 

@@ -15,14 +15,14 @@ EXACT_NORMS_AGREE = "the exact norms are equal (13), but "
 @pytest.mark.parametrize(
     ("norms", "kind", "sentence"),
     [
-        ({"passed_norm": 12.5}, "given norm", "b.jsonl passes the norm 12.5 to clip_by_global_norm. Compare how"),
+        ({"passed_norm": 12.5}, "given norm", "b.jsonl passes the norm 12.5 to clip_by_global_norm. Compare the code"),
         (
             {"passed_norm": 12.5, "stored_norm": 12.5},
             "rows",
-            "b.jsonl passes the norm 12.5 to clip_by_global_norm, in which",
+            "b.jsonl passes the norm 12.5 to clip_by_global_norm, without summing",
         ),
         ({"passed_norm": 12.5, "stored_norm": 12.0}, "given norm", "b.jsonl passes the norm 12.5"),
-        ({"stored_norm": 12.5, "watched": True}, "rows", "clip_by_global_norm of b.jsonl clips by 12.5: it does not"),
+        ({"stored_norm": 12.5, "watched": True}, "rows", "clip_by_global_norm of b.jsonl clips by 12.5, without"),
     ],
 )
 def test_a_clip_by_a_norm_that_is_not_the_total_norm_is_named(

@@ -72,7 +72,7 @@ def test_two_biases_clipped_alone_are_another_rule_than_one_bias(tmp_path: Path,
     (cause,) = compared(tmp_path, keras(), torch(), is_old).findings
     assert cause.kind == "another rule"
     assert "clips 'gru/gru_cell/bias' as one tensor." in cause.sentence
-    assert "the same number of elements in '1' and '2', and clips each of these tensors by its own" in cause.sentence
+    assert "splits this tensor into '1' and '2', and clips each of these parts by its own" in cause.sentence
 
 
 def test_clips_of_other_tensors_beside_the_two_biases_are_not_joined(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_gates_that_were_not_exchanged_are_named(tmp_path: Path, is_old: bool) -
     comparison = compared(tmp_path, keras("global"), torch("global", 2.5, KERNEL.T.copy()), is_old)
     assert cause_kinds(comparison) == ["other initial weights"]
     sentence = comparison.findings[0].sentence
-    assert "(z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle: exchange the first two thirds" in sentence
+    assert "(z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle. Exchange the first third" in sentence
 
 
 @pytest.mark.parametrize("is_old", [True, False])
@@ -121,11 +121,11 @@ def test_gates_of_an_lstm_have_to_keep_their_order(
     comparison = compared(tmp_path, old, new, is_old)
     assert [kind for kind in cause_kinds(comparison) if kind == "other initial weights"] == kinds
     text = "\n".join(sentences.lines(comparison))
-    assert ("PyTorch and Paddle have the same order (i, f, g, o): transpose these weights" in text) == bool(kinds)
+    assert ("(i, f, g, o) in PyTorch and Paddle. Transpose these weights" in text) == bool(kinds)
     assert "Not compared: the order" not in text
 
 
 def test_other_elements_of_the_same_norm_are_other_initial_weights(tmp_path: Path) -> None:
     comparison = compared(tmp_path, keras("global"), torch("global", 2.5, NEGATED), False)
     assert cause_kinds(comparison) == ["other initial weights"]
-    assert "other elements or another order" in comparison.findings[0].sentence
+    assert "different elements or a different order" in comparison.findings[0].sentence

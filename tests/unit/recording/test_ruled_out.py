@@ -107,7 +107,7 @@ def test_a_cause_that_is_named_is_not_ruled_out(tmp_path: Path, kind: CauseKind)
     assert complete <= {*unexplained.ruled_out(comparison)}
     named = dataclasses.replace(comparison, divergences={Divergence(1, "threshold", 1, 2): [Cause(kind, "")], **rest})
     names = {each: {table[each] for table in TABLES if each in table} for each in get_args(CauseKind)}
-    names["scaled gradients"].add("a whole factor on all gradients")
+    names["scaled gradients"].add("an integer factor on all gradients")
     group = next((each - COUNTED for each in SAME_NUMBERS if kind in each), set()) | {kind}
     assert not {*unexplained.ruled_out(named)} & set().union(*(names[each] for each in group))
 

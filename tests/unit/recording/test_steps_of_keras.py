@@ -37,10 +37,10 @@ def test_repeated_rows_that_keras_squares_are_named_at_their_first_step(tmp_path
     assert cause_kinds(comparison) == ["squared rows"]
     first_line, cause_line, *rest = sentences.describe(comparison)
     assert first_line.endswith(
-        "rule for repeated rows of the optimizer is the square of each row and the square of their sum."
+        "rule for repeated rows of the optimizer is the square of each row and the square of the sum."
     )
     assert "keras.optimizers.Adam of a.jsonl gets 2 gradients as IndexedSlices with repeated rows" in cause_line
-    assert "The difference at step 2 can be the reason for this difference." in rest
+    assert "This difference might follow from the difference at step 2." in rest
 
 
 @pytest.mark.parametrize(

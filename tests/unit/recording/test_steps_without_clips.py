@@ -118,7 +118,9 @@ def test_a_clip_before_the_backward_pass_is_named(tmp_path: Path, lines: list[di
     (cause,) = comparison.findings
     name = "a.jsonl" if is_old else "b.jsonl"
     assert cause.kind == "left-out clip"
-    assert cause.sentence.startswith(f"{name} calls a clip before step 1 of the optimizer when the gradients are None")
+    assert cause.sentence.startswith(
+        f"{name} makes a clip call before step 1 of the optimizer, but all gradients are None"
+    )
     assert f"Put the clip of {name} between backward() and optimizer.step()" in printed_text(comparison)
 
 
@@ -140,7 +142,7 @@ def test_one_clip_that_gets_no_gradient_is_named_at_its_step(tmp_path: Path) -> 
     lines = [clip(1), optimizer(1), empty(2), optimizer(2), clip(3), optimizer(3)]
     comparison = write_and_compare(tmp_path, CLIPPED, lines)
     assert steps_and_kinds(comparison) == [(2, "left-out clip")]
-    assert "b.jsonl calls a clip before step 2 of the optimizer" in comparison.findings[0].sentence
+    assert "b.jsonl makes a clip call before step 2 of the optimizer" in comparison.findings[0].sentence
 
 
 def test_a_further_clip_that_gets_no_gradient_is_no_difference(tmp_path: Path) -> None:
@@ -215,9 +217,9 @@ def test_a_step_that_one_run_skips_is_the_only_cause(
     (cause,) = comparison.findings
     assert cause.sentence.startswith(f"{complete} makes step {min(skipped)} of the optimizer, and {name} skips it")
     assert ("skips it and 1 later step." in cause.sentence) is (len(skipped) == 2)
-    assert "Its gradients are not finite there (norm inf), and a loss scaler skips such a step." in cause.sentence
+    assert "Its gradients are not finite at this step (norm inf), so a loss scaler skips the step." in cause.sentence
     assert "learning rate" not in printed_text(comparison)
-    assert f"The difference at step {min(skipped)} can be the reason for this difference." in printed_text(comparison)
+    assert f"This difference might follow from the difference at step {min(skipped)}." in printed_text(comparison)
 
 
 @pytest.mark.parametrize("skipped", [{1}, {3}, {2, 5}], ids=str)
@@ -257,7 +259,7 @@ def test_weights_that_are_not_finite_follow_from_a_step_that_the_other_run_skips
     name, complete = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     (cause,) = comparison.findings
     assert cause.sentence.startswith(f"{complete} makes step 3 of the optimizer, and {name} skips it. ")
-    reason = f"The gradients of {complete} are not finite there (norm nan), and optax.apply_if_finite skips such a step"
+    reason = f"The gradients of {complete} are not finite at this step (norm nan). optax.apply_if_finite skips the step"
     assert (reason in cause.sentence) is not clips
     assert (f"Or {name} ends 1 step earlier." in cause.sentence) is not clips
 
@@ -282,7 +284,7 @@ def test_a_step_that_is_skipped_before_the_clip_shows_in_the_backward_passes(tmp
 def test_a_skipped_step_that_shows_in_learning_rates_only_is_a_shifted_step(tmp_path: Path) -> None:
     comparison = write_and_compare(tmp_path, run_lines(passes=False), run_lines({3}, clips=False, passes=False))
     assert (3, "shifted step") in steps_and_kinds(comparison)
-    assert "b.jsonl skips a step of the optimizer, as a loss scaler does after an overflow, or its schedule makes" in (
+    assert "b.jsonl skips an optimizer step, as a loss scaler does after an overflow, or its schedule makes" in (
         printed_text(comparison)
     )
     assert "nother learning rate" not in printed_text(comparison)

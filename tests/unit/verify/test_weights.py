@@ -87,7 +87,7 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['mid'] = weights['mid'].copy()",
             "untransposed weight",
-            "'mid' have the same order of elements in both runs, but those of 'in' and 'out' are transposed",
+            "the weights of 'in' and 'out' are transposed in one of the two runs, but the square weights of 'mid'",
         ),
         (
             "stored['in'] = weights['in'].reshape(5, 6)",
@@ -220,7 +220,7 @@ def test_an_l2_regularizer_beside_the_weight_decay_of_an_optimizer_is_named_with
     finding = data["finding"]
     assert finding["mistake"] == "weight decay before the clip"
     assert "adds 0.1 times the weight to the gradients of 'in', 'mid' and 'out' before the clip" in finding["text"]
-    assert "For 'bias', this is unknown, because it is about 0 at this step" in finding["text"]
+    assert "does this for 'bias', because this weight is about 0 at this step" in finding["text"]
     assert finding["text"].endswith(f"In {tmp_path}/new.py:step, {advice}")
     assert verify_pairs.cause_kinds(data) == ["weight decay before the clip"]
 

@@ -1,4 +1,4 @@
-"""Find causes of different gradients before the clip, such as loss scales, repeated parameters, weights or data."""
+"""Find out why gradients differ before the clip, for example because of a loss scale."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weig
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run clips gradients that still contain a loss scale, else None."""
     for run, line, other in _sides(point, pair):
         if line.loss_scale is None or other.loss_scale is not None:
             continue
         norms = [combined_norm(each.known_norms(), 2) for each in (line, other)]
         if not all(norms) or 0.5 < norms[0] / norms[1] / line.loss_scale < 2:
             sentence = (
-                f"{run.name} clips gradients that contain the loss scale {line.loss_scale:.6g}. Divide it out before "
-                "the clip, as scaler.unscale_(optimizer) does"
+                f"{run.name} clips gradients that contain the loss scale {line.loss_scale:.6g}. Before the clip, "
+                "divide the gradients by the loss scale, as scaler.unscale_(optimizer) does"
             )
             return Cause("clipping before unscaling", sentence)
     return None
 
 
 def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run passes a parameter more than once to a clip call, else None."""
     for run, line, other in _sides(point, pair):
         if line.repeated and not other.repeated:
             count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
@@ -47,7 +45,6 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has gradients with certain names, else None."""
     only_a = [name for name in pair.a.parameters if name not in pair.names]
     only_b = [name for name in pair.b.parameters if name not in {*pair.names.values()}]
     rest = only_a or only_b
@@ -69,14 +66,14 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
         return hint
     return (
-        f"{hint}. If {run.name} leaves them out on purpose, by need_clip=False, leave them out in {other.name}, too. "
+        f"{hint}. If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. "
         "With unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a "
-        "PyTorch model loses this attribute. PyTorch's own functions ignore it: pass only the other parameters to them"
+        "PyTorch model loses this attribute. PyTorch's own functions ignore need_clip: pass only the parameters to clip"
     )
 
 
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the first difference is in coefficients, and a run does not clip by the exact norm."""
+    """Return a cause if the exact norms agree, but a run clips by an inexact norm."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -85,12 +82,12 @@ def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     exact, (kind, _) = reasons[0]
     sentences = " and ".join(dict.fromkeys(cause.sentence for _, cause in reasons if cause.kind == kind))
-    advice = ". Compare how the training code computes the norm that it passes" if kind == "given norm" else ""
+    advice = ". Compare the code that computes the passed norm" if kind == "given norm" else ""
     return Cause(kind, f"the exact norms are equal ({exact:.9g}), but {sentences}{advice}")
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
-    """Yield (exact norm, cause) for the first norm in a call that differs from the exact norm."""
+    """If a call clips by an inexact norm, yield (exact norm, cause)."""
     differing = [
         (exact, used) for exact, used in zip(line.norms(), line.used_norms(), strict=False) if not _agree(exact, used)
     ]
@@ -101,20 +98,20 @@ def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, 
     if line.passed_norm is not None:
         sentence = f"{run.name} passes the norm {used:.9g} to {line.call}"
         if rows and _agree(rows[0], used):
-            yield exact, Cause("rows", f"{sentence}, in which repeated rows of sparse gradients are not summed first")
+            yield exact, Cause("rows", f"{sentence}, without summing the repeated rows of sparse gradients")
         else:
             yield exact, Cause("given norm", sentence)
         return
     verb = "returns" if line.returned_norm is not None else "clips by"
     sentence = f"{line.call} of {run.name} {verb} {used:.9g}"
     if line.sparse or rows:
-        yield exact, Cause("rows", f"{sentence}: it does not sum repeated rows of sparse gradients first")
+        yield exact, Cause("rows", f"{sentence}, without summing the repeated rows of sparse gradients")
     else:
         yield exact, Cause("inexact norm", sentence)
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if weights or the order of their elements differ before the first optimizer step, else None."""
+    """If the initial weights, or the orders of their elements, differ, return a cause."""
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
@@ -126,8 +123,10 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     orders = orders_of(pair)
     if others := [name for name, order in orders.items() if order == "other"]:
-        sentence = f"before the first step, the weights of {names_text(others)} have equal norms, but other elements"
-        return Cause("other initial weights", f"{sentence} or another order")
+        sentence = (
+            f"before the first step, the weights of {names_text(others)} have equal norms, but different elements"
+        )
+        return Cause("other initial weights", f"{sentence} or a different order of elements")
     if cause := recurrent.other_gates(pair, orders):
         return cause
     shapes = {name: pair.a.parameters[name].shape for name in orders}
@@ -138,12 +137,12 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port did not transpose some weights, or transposed some weights wrongly, else None.
+    """If a port does not transpose all weights correctly, return a cause.
 
-    If other weights are transposed, a square matrix with the same order of elements might lack a transpose.
+    A port that transposes only the rectangular weights might forget the square weights.
 
-    orders: For each weight, the order of its elements in the second run: "same", "transposed", "reshaped", or
-        "permuted" for an order of axes that no framework uses.
+    orders: The order of each weight's elements in the second run: "same", "transposed", "reshaped" or "permuted". No
+        framework uses the order "permuted".
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
@@ -161,8 +160,8 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     if not square or not rest:
         return None
     sentence = (
-        f"the weights of {names_text(square)} have the same order of elements in both runs, but those of "
-        f"{names_text(rest)} are transposed, as between PyTorch and other frameworks. This is a possible cause. "
+        f"the weights of {names_text(rest)} are transposed in one of the two runs, but the square weights of "
+        f"{names_text(square)} have the same order of elements in both runs. This is a possible cause. "
         "Transpose square weights too, unless they are embeddings. If these weights are right, compare data, forward "
         "pass and loss"
     )
@@ -170,8 +169,6 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
 
 
 def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]]) -> str:
-    """Return text in parentheses about the transpose that a convolution kernel needs, or "" if no weight is a
-    kernel."""
     axes = {4: "(3, 2, 0, 1)", 3: "(2, 1, 0)", 5: "(4, 3, 0, 1, 2)"}
     name = next((name for name in names if len(shapes[name]) in axes), None)
     if name is None:
@@ -187,7 +184,7 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from the recorded weights, or None.
+    """Return the cause that follows from the recorded weights. If no cause follows, return None.
 
     If the weights agree and the gradients differ, the cause is the loss, the data, or weights that other calls clip. If
     the gradients agree and the next weights differ, the cause is the optimizer.
@@ -236,8 +233,10 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
-    """Return a cause if weights of another call differ although no step has changed the weights since the
-    divergence."""
+    """Return a cause if the weights of the later call `index` differ.
+
+    Between the divergence and the later call, no step has changed these weights.
+    """
     later = point.pairs[index]
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
@@ -251,19 +250,23 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     if later.a.step == pair.a.step:
         place += f"{names_text(different)}, which another call of this step clips, differ before the clip"
     else:
-        place += f"{names_text(different)}, which no step changes before step {later.a.step}, differ at that step"
+        place += (
+            f"{names_text(different)} differ at step {later.a.step}, and no step has changed these weights in between"
+        )
     if not before:
-        return Cause("other initial weights", f"{place}, at their first clip. Compare their initial weights")
+        return Cause(
+            "other initial weights", f"{place}. No earlier call clips these weights: compare their initial values"
+        )
     step = before[-1].a.step
     gradients = [(a, b) for name, a, b in numbers(before[-1], "gradient") if name in different]
     if _clips_agree(before[-1]) and all(_agree(a, b) for a, b in gradients):
-        sentence = f"{place}, although their gradients and coefficients of step {step} agree"
+        sentence = f"{place}. Their gradients and coefficients of step {step} agree"
         return Cause("another optimizer", f"{sentence}: compare the optimizers of these parameters and their settings")
     return Cause("other gradients", f"{place}. Their clip at step {step} differs, too: begin with these parameters")
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return the weights of later pairs of calls, by the index of the pair, and a phrase about unknown weights."""
+    """Return ({index of a later call pair: names of its weights}, text about weights that were not recorded)."""
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}
@@ -310,17 +313,17 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
         return (
-            f". If these are equal, compare their precision: {rounding.pop()} computes the bias correction from betas "
-            "that it rounds to float32, which changes its first updates by about 1e-5 relatively. Correct the other "
-            "learning rate for it: docs/my-loss-curve-differs.md has the code"
+            f". If the settings are equal, compare their precision: {rounding.pop()} rounds its betas to float32 "
+            "before it computes the bias correction. This changes the first updates by about 1e-5 of their size. "
+            "docs/my-loss-curve-differs.md has code that corrects the learning rate of the other optimizer"
         )
     if {pair.a.dtype, pair.b.dtype} != {"float64"}:
         return _rounding_of_adam(point, pair)
     if "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (
-        ". If these are equal, compare their precision: Paddle's optimizers may store momentum and weight decay as "
-        "float32. In the other run, pass float(np.float32(0.9)) instead of 0.9"
+        ". If the settings are equal, compare their precision: Paddle's optimizers can store momentum and weight decay "
+        "as float32. In the other run, pass float(np.float32(0.9)) instead of 0.9"
     )
 
 
@@ -330,9 +333,9 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
     if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
         return ""
     return (
-        ". This is only a possible cause. If these are equal, rounding may be the cause: optimizers such as Adam "
-        "divide each gradient by its own size. If the true gradient of some elements is 0, as for the keys in a packed "
-        "bias of attention, rounding alone moves these elements. To find out, compare in float64: "
+        ". This is only a possible cause. If the settings are equal, rounding might be the cause: optimizers such as "
+        "Adam divide each gradient by its own size. If the true gradient of an element is 0, the rounding errors alone "
+        "update the element. The keys in a packed bias of attention are an example. To find out, compare in float64: "
         "docs/my-loss-curve-differs.md#rounding"
     )
 
@@ -342,7 +345,6 @@ def _clips_agree(pair: CallPair) -> bool:
 
 
 def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, RecordedCall, RecordedCall]]:
-    """Return (run, call of the run, call of the other run) for both runs. The second run comes first."""
     return [(point.b, pair.b, pair.a), (point.a, pair.a, pair.b)]
 
 
@@ -351,11 +353,11 @@ def _agree(a: float, b: float) -> bool:
 
 
 def listed(names: Collection[str], most: int = 3) -> str:
-    """Return at most `most` names in quotes, and the number of further names, such as "'a', 'b', 'c' and 2 more"."""
+    """Return some names as text, such as "'a', 'b', 'c' and 2 more". The text has up to `most` names."""
     return ", ".join([repr(name) for name in names][:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return at most 3 names in quotes, and the number of further names, such as "'a', 'b', 'c' and 2 others"."""
+    """Return some names as text, such as "'a', 'b', 'c' and 2 others". The text has up to 3 names."""
     others = [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
     return enumeration([*map(repr, names[:3]), *others])

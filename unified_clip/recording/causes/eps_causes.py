@@ -1,4 +1,4 @@
-"""Find causes of different coefficients: different eps, and the rounding of a framework's own function."""
+"""Find out why coefficients differ. The causes are different eps, or rounding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return (divergence, cause) for the first coefficients that differ because of different eps, else None."""
+    """If coefficients differ because of different eps, return (first divergence, cause)."""
     for index, pair in enumerate(pairs):
         if _has_other_eps(pair) and (divergence := _shown_by(pair)):
             cause = another_eps(DivergencePoint(a, b, pairs, index, divergence), pair)
@@ -43,7 +43,7 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """For two calls with different eps, return the largest divergence between coefficients of equal norms."""
+    """If two calls with different eps have equal norms, return the largest divergence of their coefficients."""
     total = max(map(total_norm, (pair.a, pair.b)))
     norms = list(numbers(pair, "norm"))
     if any(ulps_at(total, a, b) > ROUNDING for _, a, b in norms):
@@ -57,7 +57,6 @@ def _shown_by(pair: CallPair) -> Divergence | None:
 
 
 def _changes(norm: float, pair: CallPair) -> bool:
-    """Return whether the first call's eps would change the second call's coefficient for a norm."""
     limit = pair.b.threshold
     if not isinstance(limit, float):
         return False
@@ -74,7 +73,6 @@ def _explains(pair: CallPair) -> bool:
 
 
 def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
-    """For each norm, yield the coefficients of both calls, computed with the eps of call a."""
     limits = (pair.a.threshold, pair.b.threshold)
     for _, *norms in numbers(pair, "norm"):
         coefs = [
@@ -87,7 +85,6 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both coefficients result from the same formula with equal numbers, else None."""
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None
@@ -98,8 +95,8 @@ def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
     max_ulp = max(ROUNDING, math.ceil(point.first.ulps or 0.0))
     return Cause(
         "rounding",
-        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except for "
-        f"{rounding}. To allow it, pass --max-ulp {max_ulp}",
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula. The only "
+        f"difference is {rounding}. To allow this difference, pass --max-ulp {max_ulp}",
     )
 
 

@@ -25,7 +25,7 @@ clip settings determine the coefficients."""
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""For each cause of different optimizer steps: causes of different calls that explain the same difference."""
+"""If a report contains a cause from a value, the report leaves out the cause in the key."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Causes that can follow from earlier differences between updates."""
@@ -47,7 +47,7 @@ def join(
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return all divergences of calls and of optimizer steps, each with its causes, in order of time.
 
-    If the cause of a different call already explains a difference between optimizer steps, the difference is left out.
+    If a cause of different clip calls explains a difference between optimizer steps, the difference is left out.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
@@ -78,12 +78,13 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences between optimizer steps that might have changed a recorded norm by more than ROUNDING ULP.
+    """Yield the differences between optimizer steps. Differences without an effect on recorded norms are left out.
 
-    Differences are also yielded if the norms were not compared. A different rule for momentum is left out if the next
-    weights agree. The training code then compensates for the difference.
+    An effect is a change of more than ROUNDING ULP. If the norms were not compared, all differences are yielded. If the
+    rules for momentum differ, but the next weights agree, the training code compensates for the difference. Then the
+    difference is left out.
 
-    has_effect: A function that replaces the comparison of norms for differences after the clip.
+    has_effect: The function to use instead of a comparison of norms. Differences before the clip do not use it.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -118,9 +119,10 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep one of two explanations of a step: different numbers of backward passes, or causes of different gradients.
+    """If the runs make different numbers of backward passes in a step, keep only one explanation of the step.
 
-    If the gradients are scaled by the ratio of the numbers of backward passes, the cause "scaled gradients" is removed.
+    If the backward passes explain the factor between the gradients, remove the cause "scaled gradients". Otherwise,
+    keep the causes of the different gradients.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -146,7 +148,6 @@ def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePo
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:
-    """Return whether two norms have the same ratio as the numbers of backward passes, or the inverse ratio."""
     numbers = (passes.a, passes.b, scaled.a, scaled.b)
     if not all(isinstance(each, int | float) and each for each in numbers):
         return False
@@ -172,7 +173,7 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """If no earlier difference explains the first divergence without a cause, find its cause by elimination."""
+    """If no known cause explains the first divergence, find the cause by elimination."""
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

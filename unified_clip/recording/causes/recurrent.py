@@ -22,15 +22,15 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
     if kept := [name for name in orders if GRU_OF_KERAS in text[name] and orders[name] in ("same", "transposed")]:
         sentence = (
             f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs. The order in "
-            "a GRU is (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle: exchange the first two thirds "
-            "of these weights and of their biases"
+            "a GRU is (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle. Exchange the first third and "
+            "the second third of these weights and of their biases"
         )
         return Cause("other initial weights", sentence)
     if moved := [name for name in orders if LSTM_OF_KERAS in text[name] and orders[name] == "rearranged"]:
         sentence = (
-            f"the elements of {enumeration(list(map(repr, moved)))} have different orders in the runs. Keras' LSTM has "
-            "its gates in the order i, f, c, o, and PyTorch and Paddle have the same order (i, f, g, o): transpose "
-            "these weights, and change nothing else"
+            f"the elements of {enumeration(list(map(repr, moved)))} have different orders in the runs. The gates of an "
+            "LSTM have the same order in all frameworks: (i, f, c, o) in Keras, and (i, f, g, o) in PyTorch and "
+            "Paddle. Transpose these weights, and change nothing else"
         )
         return Cause("other initial weights", sentence)
     return None
@@ -50,8 +50,8 @@ def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     run, whole, other, parts = (point.a, left, point.b, right) if len(left) == 1 else (point.b, right, point.a, left)
     names = enumeration(list(map(repr, parts)))
     sentence = (
-        f"{run.name} clips {whole[0]!r} as one tensor. {other.name} has the same number of elements in {names}, "
-        f"and clips each of these tensors by its own norm. For the same clip in {other.name}, clip {names} together by "
-        "their total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip only the other tensors one by one"
+        f"{run.name} clips {whole[0]!r} as one tensor. {other.name} splits this tensor into {names}, and "
+        f"clips each of these parts by its own norm. For the same clip in {other.name}, clip {names} together by their "
+        "total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip each other tensor by its own norm"
     )
     return Cause("another rule", sentence)

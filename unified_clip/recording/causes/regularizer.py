@@ -1,4 +1,4 @@
-"""Find weight decay that one run adds to the gradients before the clip, as with an L2 regularizer in the loss."""
+"""Find weight decay that one run adds to the gradients before the clip, such as an L2 regularizer in the loss."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..runs import OptimizerStep
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
-"""The largest relative errors of two numbers: the regularizer's part of the loss, and the whole loss."""
+"""EXACT is the largest relative error of the regularizer. LOSS_ERROR is the largest relative error of the loss."""
 
 CLOSE = 1.5
-"""A weight decay c is found if all decays that agree with the norms differ from c by less than this factor."""
+"""The norms give bounds for the weight decay. Both bounds must be within this factor of the weight decay."""
 
 Norms = Mapping[str, tuple[float, float, float]]
-"""For each parameter: (norm of the weight, norm of the gradient with weight decay, norm without weight decay)."""
+"""(norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight decay)."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -49,13 +49,14 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Shown = tuple[Sequence[str], Sequence[str], str]
-"""(names of weights that are added to the gradients, names of weights that are too small to decide, evidence as
-text)."""
+"""(names of weights with weight decay, names of weights without a clear result, evidence as text)."""
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
-    """Return the weights whose squares are part of the losses of a step, or None if the losses are not enough to
-    decide."""
+    """Find the weights with weight decay from the losses of a step.
+
+    If the losses show no weight decay, return None.
+    """
     if any(not each.losses or each.backward_calls not in (None, len(each.losses)) for each in (own, step)):
         return None
     loss, least = math.fsum(own.losses), math.fsum(step.losses)
@@ -72,7 +73,7 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
-    """Return the weights whose gradients contain weight decay, or None if the norms are not enough to decide.
+    """Find the weights with weight decay from the norms. If the norms show no weight decay, return None.
 
     If c times a weight w is added to a gradient g, then c is between (|g + c w| - |g|) / |w| and (|g + c w| + |g|) /
     |w|.
@@ -85,7 +86,7 @@ def _by_norms(decay: float, norms: Norms) -> Shown | None:
     most = min((long + short) / weight for weight, long, short in map(norms.__getitem__, names))
     if not (decay < CLOSE * least and least <= decay * (1 + EXACT) and decay <= most * (1 + EXACT) < CLOSE * decay):
         return None
-    return names, unknown, f"the norms of these gradients and weights allow {least:.3g} to {most:.3g} times the weight"
+    return names, unknown, f"according to the norms, the factor is between {least:.3g} and {most:.3g}"
 
 
 def _differing(norms: Norms) -> list[str]:
@@ -107,30 +108,31 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """Return the cause of a run that adds `decay` times its weights to the gradients before the clip.
+    """Describe the weight decay that one run adds to its gradients before the clip.
 
     runs: The names of the original and the port.
     decays: The weight decay of each run's optimizer, or None if the weight decay is unknown.
     is_first: True if the original adds the weight decay to the gradients, and False if the port adds the weight decay.
-    unknown: The names of small weights, for which it is unknown whether the run adds them.
+    unknown: The names of small weights. Their gradients do not show whether the run adds weight decay.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]
     open_question = (
-        f"For {names_text(unknown)}, this is unknown, because {'these weights are' if len(unknown) > 1 else 'it is'} "
-        f"about 0 at this step: compare the loss of {run}. "
+        f"It is unknown whether {run} also does this for {names_text(unknown)}, because "
+        f"{'these weights are' if len(unknown) > 1 else 'this weight is'} about 0 at this step. Check the loss of "
+        f"{run}. "
     )
     change = "remove this from the loss"
     if is_first:
         change = f"add {decay / 2:.6g} times the sum of the squares of these weights to the loss"
     if None in decays:
-        change += f", and use the weight decay of the optimizer of {old}"
+        change += f", and use the same weight decay in the optimizer as in {old}"
     elif decays[0] != decays[1]:
         change += f", and set the weight decay of the optimizer to {decays[0]:.6g}"
     return Cause(
         "weight decay before the clip",
         f"{run} adds {decay:.6g} times the weight to the gradients of {names_text(names)} before the clip, as an L2 "
-        f"regularizer in the loss does ({evidence}), and {other} does not. {open_question if unknown else ''}Weight "
+        f"regularizer in the loss does ({evidence}). {other} does not. {open_question if unknown else ''}Weight "
         f"decay of an optimizer acts after the clip. In {new}, {change}",
     )
 

@@ -1,8 +1,4 @@
-"""Find the causes of a divergence between two runs. `docs/recording.md` lists all causes.
-
-Norms are recorded before the clip. Therefore, no earlier difference has changed the norms in the first pair of calls
-that differs.
-"""
+"""Find the causes of a divergence between two runs. `docs/recording.md` lists all causes."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""For each stage: the number whose ULP is the unit for differences."""
+"""Differences at a stage are measured in ULP of this number."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
@@ -134,7 +130,6 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one total norm is a whole multiple of the other total norm, else None."""
     if point.first.stage != "norm" or point.gradients() or not pair.a.rule == pair.b.rule == "global":
         return None
     (a, *_), (b, *_) = pair.a.norms(), pair.b.norms()
@@ -146,9 +141,9 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """Return a cause if the norms show missing, swapped or scaled gradients in one run, else None.
+    """If the norms show missing, swapped or scaled gradients, return a cause.
 
-    floors: For each run, the largest norm of rounding noise. Smaller norms are treated as 0.
+    floors: The limit of rounding noise in each run. Norms up to the limit are treated as 0.
     """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
@@ -185,7 +180,6 @@ def _stand_ins(norms: Iterable[float]) -> list[Dense]:
 
 
 def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
-    """Return a cause if the norms over all weights differ before the first step, else None."""
     if point.index or any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
         return None
     sides = [sequence.calls_at(run, point.first.step) for run in (point.a, point.b)]
@@ -223,7 +217,7 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
         yield point.cause("another threshold", instead(what, new, old, ""))
     if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
-        sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients can have the norms {values}"
+        sentence = f"{instead('norm_type', b.order, a.order)}. Both norms ({values}) can belong to the same gradients"
         yield point.cause("another norm type", sentence)
     if eps := another_eps(point, pair):
         yield eps
@@ -242,7 +236,7 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run clips, although both norms are on the same side of the threshold, else None."""
+    """If only one run clips, but both norms are on one side of the threshold, return a cause."""
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
@@ -253,7 +247,6 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause of different coefficients in two calls, or None."""
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):
         return None
@@ -305,9 +298,9 @@ def _noise(point: DivergencePoint) -> Cause:
     names = before_clips.names_text(noise(point.pairs, 0.0))
     sentence = (
         f"only the noise of {names} differs. These gradients, or parts of them, are at most {ROUNDING} ULP of the "
-        "total norm. Their true value may be 0, as for the bias of attention keys, or a bias before BatchNorm. Adam "
-        "divides noise by its own size, so with Adam such weights move by up to the learning rate. To ignore noise, "
-        f"pass --max-ulp {ROUNDING}"
+        "total norm. Their true value might be 0. Two examples are a bias before BatchNorm and the bias of attention "
+        "keys. Adam divides each gradient by its own size, so noise changes these weights by up to the learning rate. "
+        f"To ignore noise, pass --max-ulp {ROUNDING}"
     )
     return Cause("rounding noise", sentence)
 
@@ -319,8 +312,9 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     if at_its_size < ulps > ROUNDING:
         sentence = (
             f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "
-            f"{SIZES[point.first.stage]}, which decides how much a sum is rounded. Frameworks that sum in different "
-            f"orders differ by up to {ROUNDING} ULP of the larger number. --max-ulp counts ULP of the norm itself"
+            f"{SIZES[point.first.stage]}. The larger number determines the rounding error of a sum: frameworks that "
+            f"sum in different orders differ by up to {ROUNDING} ULP of the larger number. --max-ulp counts ULP of "
+            "the norm itself"
         )
         return Cause("rounding", sentence)
     return Cause(
@@ -342,6 +336,6 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
     return Cause(
         "rounding that has grown",
         f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
-        f"From step to step, rounding grows by less than {GROWTH} times. A small difference between the optimizers "
-        "grows in the same way: `unified-clip verify` compares their updates, too",
+        f"From one step to the next, rounding errors grow by a factor below {GROWTH}. A small difference between the "
+        "optimizers grows in the same way. To compare the optimizers' updates, too, run `unified-clip verify`",
     )

@@ -23,11 +23,10 @@ DESCENT = 0.1
 """The largest relative difference at which `_is_descent` treats two numbers as equal."""
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""For each cause: the clip rule of the run that does not clip by the total norm."""
+"""One run clips by the total norm. Each value is the clip rule of the other run."""
 
 
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the gradients are equal, but one run's weights have already been updated, else None."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -41,18 +40,18 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if 2 * len(moved) <= len(gradients) - len(still) or any(a == b and a for _, a, b in earlier):
         return None
     late = _late_run(point, pair)
-    who = late.name if late else "one of the two runs (its weights are already updated)"
+    who = late.name if late else "one of the two runs"
     name, a, b = moved[0]
     return Cause(
         "clipping after the step",
-        f"all {len(gradients)} gradients are equal, so they come from the same weights, but the weights differ when "
-        f"the clip runs ({name!r}: {a:.9g} and {b:.9g}): {who} clips after its optimizer has stepped, so the step "
-        "uses unclipped gradients",
+        f"all {len(gradients)} gradients are equal, so both runs had the same weights in the backward pass. The "
+        f"weights differ when the clip runs ({name!r}: {a:.9g} and {b:.9g}), because {who} clips after its optimizer "
+        "has stepped. The step uses unclipped gradients",
     )
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step, or None if the weights are not enough to decide."""
+    """Return the run that clips after its optimizer step. If the weights do not show which run does, return None."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which run it is. With other optimizers, all weights must have moved in the same direction.
     coefs = (pair.a.known_coefs(), pair.b.known_coefs())
@@ -72,11 +71,10 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether the weights agree with SGD, if one run uses clipped gradients and the other run unclipped
-    gradients.
+    """Return whether SGD explains the weights of both runs. Only one of the runs uses clipped gradients.
 
-    moves: For each weight, (norm before the step, norm after the unclipped step, norm after the clipped step, squared
-        norm of the gradient).
+    moves: Four numbers for each weight. The first three numbers are norms of the weight before the step, after the
+        unclipped step, and after the clipped step. The last number is the squared norm of the gradient.
     """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the
     # first one is lr^2*c*(c - 1) times g^2: the same multiple for every parameter.
@@ -91,13 +89,13 @@ def twice(point: DivergencePoint) -> Cause | None:
     run, (before, coef, after) = clips[0]
     return Cause(
         "clipped twice",
-        f"{run.name} clips the same gradients again: their norm {before:.9g} times the coefficient {coef:.9g} is "
-        f"{before * coef:.9g}, and the norm of the next call is {after:.9g}",
+        f"{run.name} clips the same gradients again. A call scales the norm {before:.9g} by the coefficient {coef:.9g} "
+        f"to {before * coef:.9g}, and the next call gets gradients with the norm {after:.9g}",
     )
 
 
 Again = tuple[float, float, float]
-"""(norm of the first call, coefficient of the first call, norm of the call that clips again)."""
+"""The norm and the coefficient of the first call, and the norm of the second call."""
 
 
 def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
@@ -113,7 +111,7 @@ def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again
 
 
 def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Again | None:
-    """Return the norms and the coefficient if the call `line` clips the results of the call `before`, else None."""
+    """If the call `line` clips the results of the call `before`, return the norms and the coefficient."""
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
     norms = [(before.norms()[0], line.norms()[0])]
@@ -128,7 +126,6 @@ def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Agai
 
 
 def shifted(point: DivergencePoint) -> Cause | None:
-    """Return a cause if both runs have the same norms, shifted by one or two calls, else None."""
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -139,8 +136,9 @@ def shifted(point: DivergencePoint) -> Cause | None:
             if len({a for a, _ in norms}) > 2 and all(math.isclose(a, b, rel_tol=PRODUCT) for a, b in norms):
                 return Cause(
                     "shifted step",
-                    f"in {len(norms)} calls, the norms of {run.name} are those of {other.name} {shift} "
-                    f"step{'s' * (shift != 1)} later: {run.name} leaves out the start of {other.name}, such as a batch",
+                    f"in {len(norms)} calls, {run.name} has the norms that {other.name} has {shift} "
+                    f"step{'s' * (shift != 1)} later. {run.name} leaves out the start of {other.name}, for example "
+                    "the first batch",
                 )
     return None
 
@@ -158,7 +156,7 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
         )
         return Cause("left-out clip", sentence)
     gradients = _gradients_of(missing.calls, [*missing.calls, *missing.partners])
-    sentence = f"it does not clip {gradients}. {other.name} clips them by {clips}"
+    sentence = f"it does not clip {gradients}. {other.name} clips these gradients with {clips}"
     return point.cause("left out", sentence, run)
 
 
@@ -194,7 +192,6 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 
 
 def per_tensor(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips by the total norm, and the other run per tensor or per group, else None."""
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
@@ -221,7 +218,6 @@ def count_of(call: RecordedCall) -> int:
 
 
 def _split_by_counts(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips all gradients of a step in one call, and the other run in several calls."""
     for run, other in point.both_ways():
         whole, parts = (calls_at(each, point.first.step) for each in (run, other))
         if len(whole) != 1 or len(parts) < 2 or any(each.rule != "global" for each in (*whole, *parts)):
@@ -236,9 +232,9 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
         counts_text = "single" if {*counts} == {1} else enumeration(list(map(str, counts)))
         return Cause(
             "per group for global" if _are_groups(parts) else "per tensor for global",
-            f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients by "
-            f"{len(parts)} norms, in {len(parts)} calls, and {run.name} clips {count_of(line)} by their total norm. "
-            f"The gradients differ, too: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
+            f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients in "
+            f"{len(parts)} calls by {len(parts)} norms. {run.name} clips {count_of(line)} gradients by their total "
+            f"norm. The gradients differ, too: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
         )
     return None
 
@@ -248,10 +244,9 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
-    """If one run clips per tensor or per group, return a point whose divergence is the clip rule. For other runs,
-    return `point`.
+    """If one run clips per tensor or per group, report the clip rule as the divergence.
 
-    A loop over parameters clips one gradient per call by its total norm, so both runs record the rule "global".
+    A loop over parameters clips one gradient per call by its total norm. Therefore, both runs record the rule "global".
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
@@ -275,7 +270,7 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return the norms and the number of calls whose combined 2-norm reaches `total`."""
+    """Collect the norms of calls until their 2-norm reaches `total`. Return the norms and the number of calls."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""If gradients differ although the weights agree, use the sizes of the differences to advise where to look first."""
+"""Advise what to compare first if the weights agree, but the gradients differ."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
     most = max(differences, default=0.0)
     if 0 < most < 0.02:
         return (
-            f". The norms of the gradients differ by at most {100 * most:.2g} %. Other data or dropout usually make "
-            "larger differences, so begin with formulas: GELU by erf or tanh, eps of normalization layers"
+            f". The norms of the gradients differ by at most {100 * most:.2g} %. Different data or dropout usually "
+            "cause larger differences, so compare the formulas first, such as GELU and the eps of normalization layers"
         )
     # if a matrix is 0, such as the last layer of some models, the loss may depend on no data
     is_zero = any(each.weight == 0 and len(each.shape) > 1 for each in pair.a.parameters.values())
     if most < 0.05 or is_zero or not losses_agree(point, pair):
         return ""
     return (
-        ". The losses of this step agree, so begin with the backward pass: zero_grad() between the backward passes of "
-        "a step, detach(), stop_gradient"
+        ". The losses of this step agree, so compare the backward pass first. Possible causes are detach(), "
+        "stop_gradient, and zero_grad() between the backward passes of a step"
     )
 
 

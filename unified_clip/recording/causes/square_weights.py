@@ -19,9 +19,10 @@ def is_embedding(*names: str) -> bool:
 
 
 def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
-    """Return whether a weight with the same order of elements in both runs surely needs no transpose.
+    """Return whether a square weight surely needs no transpose.
 
-    A missing transpose changes gradients and losses, so the weight is right if the gradients or the losses agree.
+    A missing transpose changes the gradients and the losses. Therefore, equal gradients or equal losses show that the
+    weight is right.
     """
     other = pair.names[name]
     if is_embedding(name, other):

@@ -35,8 +35,7 @@ def add_parser(commands: Any) -> None:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (arguments before the first `--`, command after the first `--`). Only `unified-clip record` has a
-    command."""
+    """Split the arguments of `unified-clip record` into its own arguments and the training command."""
     arguments = list(arguments)
     if arguments[:1] != [NAME] or "--" not in arguments:
         return arguments, []

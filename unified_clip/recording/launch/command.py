@@ -47,7 +47,12 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
         shutil.rmtree(parts)
         file.unlink()
         problem = f"{command[0]} cannot be started: {status.strerror}"
-        reject(UsageError(f"{problem}. Correct the command after --, as in -- python train.py.", "UC504"))
+        reject(
+            UsageError(
+                f"{problem}. Correct the command, for example: unified-clip record run.jsonl -- python train.py",
+                "UC504",
+            )
+        )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
     merged = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)
@@ -86,7 +91,10 @@ def _environment(settings: Settings) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
-    """Run the command. Return the exit status, -N after signal N, or the error if the command cannot be started."""
+    """Run the command, and return its exit status.
+
+    If signal N ends the command, the status is -N. If the command cannot be started, return the error.
+    """
     with _forwarding() as processes:
         try:
             process = subprocess.Popen(command, env=environment)

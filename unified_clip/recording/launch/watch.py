@@ -123,7 +123,7 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
 
 
 def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
-    """Return the lines of a table of the processes, or [] if the terminal is too small."""
+    """Return the lines of a table of the processes. If the terminal is too small, return []."""
     from rich.console import Console
     from rich.table import Table
 
@@ -146,7 +146,7 @@ def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> 
 
 
 class Terminal:
-    """The last lines of a terminal, below the region in which the output of the command scrolls."""
+    """The last lines of a terminal. The output of the command scrolls in the region above these lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Record calls of the frameworks' own clipping functions, which run unchanged."""
+"""Record calls of the frameworks' own clipping functions. The functions run unchanged."""
 
 from __future__ import annotations
 

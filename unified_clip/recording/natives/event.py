@@ -1,4 +1,4 @@
-"""Record the norms of a call of a framework's function, without storing tensors."""
+"""Record the norms of a call of a framework's function. No tensors are stored."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Tensors(NamedTuple):
 class NativeEvent:
     """The recorded fields of a call of a framework's clip function.
 
-    `norm` is the norm that the caller passed or the function returned. If no norm was passed or returned, or if the
-    recording has norms, `norm` is measured exactly. `coef` is computed from the function's formula.
+    `norm` is the norm that the caller passed or the function returned. In all other cases, and in
+    recordings with norms, the recorder measures the exact norm. `coef` follows from the function's formula.
     """
 
     in_graph = False

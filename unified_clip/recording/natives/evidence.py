@@ -22,11 +22,11 @@ from ...tensors.types import PARTS, Dense, densify, from_numpy
 from ..clip_event import unique_name
 
 SLACK = 2.0**-50
-"""The relative rounding error of the lower and the upper bound of a coefficient. The bounds are computed in float64."""
+"""The relative rounding error of a bound. The lower and upper bounds of coefficients are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""Possible rounding errors of the product of a gradient and its coefficient, in ULP. `coefficient` uses the smallest
-error that explains all elements: 0.5 for one rounding, and more for functions that also divide."""
+"""The allowed rounding errors of a clipped element, in ULP. `coefficient` uses the smallest error that explains all
+elements. A multiplication has an error of up to 0.5. If a function also divides, the error is larger."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
@@ -39,7 +39,10 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
-    """The threshold of the norm, or the bounds of a clip by value. None: the threshold is not a single number."""
+    """The threshold of the norm, or the bounds of a clip by value.
+
+    The field is None if the threshold is not a single number.
+    """
 
     norm_type: float | None = 2.0
     eps: float | None = 0.0
@@ -144,7 +147,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients, or None if the exact norm has the same value.
+    """Return the norm over the stored rows of sparse gradients. If the exact norm has the same value, return None.
 
     For the rule "each", return a list with the norm of each gradient.
     """
@@ -160,9 +163,9 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 
 
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
-    """Return (tensors that the function multiplies by the coefficient, products).
+    """Return (tensors before the multiplication by the coefficient, tensors after the multiplication).
 
-    Functions multiply the stored rows of sparse gradients before repeated rows are added.
+    A function multiplies the stored rows of a sparse gradient before it adds repeated rows.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -192,16 +195,15 @@ def exact_norm(tensors: Sequence[Dense], p: float) -> float:
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
-    """Apply the function's formula to a norm, and return the coefficient. Return None if the threshold is not a single
-    number."""
+    """Apply the function's formula to a norm. If the threshold is not a single number, return None."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
-    """Return the coefficient that turned `before` into `after`, or None if no coefficient explains every element.
+    """Return the coefficient that turned `before` into `after`. If no coefficient explains all elements, return None.
 
-    For each element, all coefficients in an interval give the observed result. Return the coefficient that is in all
-    intervals and nearest to `formula`. If `formula` is None, return the middle of the common interval.
+    Each element of the result allows an interval of coefficients. From the intersection of all intervals, return the
+    number that is nearest to `formula`. If `formula` is None, return the middle of the intersection.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -229,7 +231,7 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def read(tensor: Any) -> Dense:
-    """Return a copy of a framework's dense or sparse tensor as a dense tensor.
+    """Copy a framework's tensor to a dense tensor.
 
     UnreadableError: The tensor cannot be read.
     """

@@ -19,10 +19,10 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""For each module that a program can import: (module of this package with the hooks, function that adds the hooks)."""
+"""Each key is a module that a program can import. Each value is (module with hooks, function that adds the hooks)."""
 
 Home = tuple[Any, str]
-"""A module or class, and the name of a function in the module or class."""
+"""(module or class, name of a function)."""
 
 
 class Hook(NamedTuple):
@@ -42,13 +42,13 @@ class Hooks:
         self._missing: dict[str, tuple[str, str]] | None = None
         """The entries of `WATCHED` whose hooks were not added yet, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """A function that reports a framework whose hooks cannot be added. The dispatcher sets the function."""
+        """If the hooks of a framework cannot be added, this function reports the error. The dispatcher sets it."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: The places of the function as (module or class, name). The first place that exists determines the
-            function. If a place has a different function under the name, the place stays unchanged.
+        homes: The places of the function as (module or class, name). The first place that exists contains the function.
+            Places with a different function stay unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -59,7 +59,7 @@ class Hooks:
                 self._replace(hook, homes)
 
     def on_switch(self, on: Callable[[], object], off: Callable[[], object]) -> None:
-        """Call `on` each time hooks are put in place, and `off` each time hooks are removed."""
+        """Call `on` whenever the hooks are added, and call `off` whenever the hooks are removed."""
         self._switches.append((on, off))
         if self._is_on:
             on()
@@ -67,7 +67,7 @@ class Hooks:
     def switch(self, is_on: bool) -> None:
         """Put all hooks in place, or remove them.
 
-        Hooks also replace functions in modules of other packages that imported the functions by name.
+        If another package has imported a function by name, the function is replaced in the other package, too.
         """
         if is_on == self._is_on:
             return

@@ -109,8 +109,10 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """Return (whether a parameter has weight decay, number of elements) for each parameter, or [] if there is no
-    mask."""
+    """For each parameter, return (whether the parameter has weight decay, number of elements).
+
+    If there is no mask, return [].
+    """
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
         return []

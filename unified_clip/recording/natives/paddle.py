@@ -34,7 +34,7 @@ PROGRAMS: dict[Any, list[InProgram]] = {}
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str]]]]] = WeakKeyDictionary()
 """The parameter groups that each optimizer has already updated in its current step.
 
-A group is (settings, [(weight decay, number of elements, name) of each parameter with a gradient]).
+A group is (settings, parameters). Each parameter with a gradient is (weight decay, number of elements, name).
 """
 
 
@@ -143,7 +143,7 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for Optimizer._apply_optimize, which Paddle calls for each parameter group of a step."""
+    """Return a replacement for Optimizer._apply_optimize. Paddle calls this method for each parameter group."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -190,13 +190,13 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, a list if the decays differ, or None if a decay is unknown."""
+    """Return the weight decay of a group. If the decays differ, return a list. If a decay is unknown, return None."""
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay of a parameter, or None if the decay is neither decoupled nor L2, as with L1Decay."""
+    """Return the weight decay of a parameter. For another kind of decay, such as L1Decay, return None."""
     if hasattr(optimizer, "_lamb_weight_decay"):
         excludes = optimizer._exclude_from_weight_decay_fn
         return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay

@@ -16,7 +16,7 @@ MOST_LOSSES = 1024
 """The largest number of losses that `Losses` keeps for the next step of an optimizer."""
 
 UNSCALED = "_unified_clip_unscaled"
-"""The attribute of a scaled loss in which Keras' hook stores the unscaled loss."""
+"""The name of an attribute of a scaled loss. The hook for Keras stores the unscaled loss in this attribute."""
 
 
 @contextmanager

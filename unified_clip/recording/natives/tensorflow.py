@@ -1,4 +1,4 @@
-"""Record TensorFlow's own clipping functions, losses, and steps of TensorFlow 1's optimizers, eagerly and in graphs."""
+"""Record TensorFlow's own clipping functions, losses, and the steps of TensorFlow 1's optimizers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 def _after(report: Any, gradients: Any) -> Any:
     """Make the first gradient depend on the operation `report`, so that a graph runs the operation first.
 
-    Without this dependency, a step that writes variables in a `tf.cond`, as in LossScaleOptimizer, can run first.
+    A LossScaleOptimizer writes variables in a `tf.cond`. Without the dependency, its step might run before `report`.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -146,7 +146,8 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    Return None if the tensor might be computed from an argument of a graph without known gradients.
+    An argument of a graph might be a gradient. If the tensor depends on an argument, and the graph has no known
+    gradients, return None.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):

@@ -1,4 +1,4 @@
-"""Find the names of PyTorch's parameters, and find gradients that other code changes, such as a clip by hand."""
+"""Find the names of PyTorch's parameters. Also detect code that changes gradients, such as a clip by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GradientVersions:
         self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
     def count_changed(self, optimizer: Any) -> int | None:
-        """Return the number of gradients of an optimizer that changed since the backward pass.
+        """Count the optimizer's gradients that have changed since the backward pass.
 
         Return None if the number is unknown, or if a recorded call might have changed the gradients.
         """
@@ -60,12 +60,12 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""The number of consecutive searches without a new name after which `ModelNames` stops. A search takes long in a large
-program."""
+"""After this number of searches without a new name, `ModelNames` stops searching. In a large program, a search takes
+long."""
 
 
 class ModelNames:
-    """The names of all parameters in the user's models that an optimizer updates."""
+    """The names of parameters in the user's models. Parameters without an optimizer have no name."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()

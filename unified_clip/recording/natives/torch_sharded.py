@@ -52,7 +52,7 @@ class ShardedNorm:
     def value_of(self, norm: Any) -> Any:
         """Return the value of a norm as a plain tensor.
 
-        For the norm of the last clip, return the combined norm of all shards.
+        If `norm` is the result of the last clip, return the combined norm of all ranks.
         """
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:

@@ -1,4 +1,4 @@
-"""Record clips and optimizer steps of optax and Keras on JAX, at once or each time their compiled graph runs."""
+"""Record clips and optimizer steps of optax and Keras on JAX. Every run of a compiled graph is recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .hooks import HOOKS
 
 @dataclass
 class TracedStep:
-    """A step of an optimizer in a graph, with the number of clips that were traced before and after the step."""
+    """An optimizer step in a graph. `before` and `after` count the clips that were traced before and after the step."""
 
     before: int
     after: int = 0
@@ -56,7 +56,7 @@ TRACED = TracedOrder()
 
 
 def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
-    """Report a step of an optimizer, at once or each time its compiled graph runs.
+    """Report a step of an optimizer. Every run of a compiled graph reports the step.
 
     receive: A function that gets the number of clips since the previous step, and the values of `numbers`.
     """
@@ -73,7 +73,9 @@ def report_call(
     weights: Sequence[Any] = (),
     names: Sequence[str] = (),
 ) -> None:
-    """Record a call, at once or each time its compiled graph runs. The lists of tensors must not contain None.
+    """Record a call. Every run of a compiled graph records the call.
+
+    The lists of tensors must not contain None.
 
     describe: A function that gets the value of `threshold`, and returns the settings of the call.
     """

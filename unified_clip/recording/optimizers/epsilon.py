@@ -12,7 +12,7 @@ from ..runs import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""Settings with at most this relative difference are treated as equal. Some frameworks store settings as float32."""
+"""Two settings are equal if their relative difference is at most EQUAL. Some frameworks store settings as float32."""
 
 Place = Literal[
     "after the bias correction", "before the bias correction", "inside the root", "outside the root",
@@ -20,9 +20,14 @@ Place = Literal[
 ]  # fmt: skip
 """The place where an optimizer adds epsilon.
 
-With a bias correction c = 1 - beta2**t of the second moment v at step t, "after" is sqrt(v / c) + eps, and "before" is
-(sqrt(v) + eps) / sqrt(c). Without a bias correction, "inside" is sqrt(v + eps), and "outside" is sqrt(v) + eps. The
-last three places are for Adamax, which divides by a maximum of gradients.
+Each place has a formula with the second moment v and the bias correction c = 1 - beta2**t of step t:
+
+- after the bias correction: sqrt(v / c) + eps
+- before the bias correction: (sqrt(v) + eps) / sqrt(c)
+- inside the root: sqrt(v + eps)
+- outside the root: sqrt(v) + eps
+
+The last three places are for Adamax, which divides by a maximum of gradients.
 """
 
 AFTER: Final = "after the bias correction"
@@ -34,7 +39,6 @@ CONDITION: Final = (
     "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
     "has several optimizers, ignore this cause"
 )
-"""A sentence about when the recorded steps are the steps t in an optimizer's formula."""
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -48,8 +52,7 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
     "rmsprop": {"torch": OUTSIDE, "paddle": INSIDE, "optax": INSIDE, "keras": INSIDE, "tf": INSIDE},
     "adagrad": {"torch": OUTSIDE, "paddle": OUTSIDE, "optax": INSIDE, "keras": INSIDE},
 }  # fmt: skip
-"""The place of epsilon in each optimizer. The keys are the class in lower case, and the first part of the module's
-name.
+"""The place of epsilon in each optimizer. The first key is the class in lower case. The second key is the library.
 
 `test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
 """
@@ -65,7 +68,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 
 
 def after_correction(step: OptimizerStep) -> Setting | None:
-    """Convert a step's epsilon for an optimizer that adds epsilon after the bias correction, with the same effect.
+    """Convert a step's epsilon to the equivalent epsilon after the bias correction.
 
     Return None if the converted epsilon does not exist or is unknown. The first recorded step must be the optimizer's
     first step.
@@ -87,8 +90,8 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return (left value, right value, cause). A value is the result of `after_correction`, or the place of epsilon if the
-    result is None.
+    Return (left value, right value, cause). The values are the results of `after_correction`. If a result is None, the
+    values are the places of epsilon.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -99,7 +102,8 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     if old is None or new is None:
         unknown = [step.run for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         sentence += (
-            f"{' and '.join(unknown)} has no single recorded beta2, so the effects of both eps were not compared"
+            "The effects of both eps were not compared, because the recording has no single beta2 of "
+            f"{' and '.join(unknown)}"
             if unknown
             else "No constant eps has the same effect at both places"
         )
@@ -107,15 +111,15 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     if _are_close(old, new, tolerance_of(left, right)):
         return None
     early, late, effect = (left, right, old) if place_of(left) == BEFORE else (right, left, new)
-    sentence += f"At step {left.step}, the eps of {early.run} has the effect of {setting_text(effect)} in "
-    sentence += f"{late.run}{_advice(early, late)}. {CONDITION}"
+    sentence += f"At step {left.step}, the eps of {early.run} has the same effect as the eps "
+    sentence += f"{setting_text(effect)} in {late.run}{_advice(early, late)}. {CONDITION}"
     return old, new, Cause("another place of epsilon", sentence)
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
     """Return whether two effects are equal up to a relative difference of `tolerance`.
 
-    An effect can have a number for each parameter group. The order of the numbers and repeated numbers are ignored.
+    An effect can have a number for each parameter group. The numbers are compared as sets.
     """
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
@@ -141,7 +145,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Return advice about the eps in the run of `late`, so that both runs have the effect of the eps of `early`."""
+    """Advise which eps of `late` has the same effect as the eps of `early`."""
     eps = early.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else setting_text(eps)
     formula = f"{own} / (1 - {_beta2(early):.6g}**t) ** 0.5"
@@ -150,7 +154,7 @@ def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
             f". Before each optimizer.step() of {late.run}, with t = 1, 2, 3 and so on, type "
             f'`for group in optimizer.param_groups: group["eps"] = {formula}`'
         )
-    return f". For the same effect, set the eps of {late.run} at step t = 1, 2, 3 and so on to {formula}"
+    return f". For the same effect, set the eps of {late.run} to {formula} at each step t = 1, 2, 3 and so on"
 
 
 def _beta2(step: OptimizerStep) -> float:

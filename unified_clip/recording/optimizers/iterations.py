@@ -18,14 +18,14 @@ Order = Sequence[int]
 """Maps positions in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
-"""(optimizer steps between two backward passes, clip calls before these steps)."""
+"""The optimizer steps between two backward passes, and the clip calls before these steps."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
 """The fields of `OptimizerStep` about the optimizer. All other fields are about the time of the step."""
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
-    """Return `b` with the clip calls and optimizer steps of each iteration in the order of `a`."""
+    """Sort the clip calls and the optimizer steps in each iteration of `b`, so that the order is the same as in `a`."""
     lines, steps = list(b.lines), list(b.optimizer_steps)
     known: Order = ()
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
@@ -77,7 +77,7 @@ def _order_of_calls(
 ) -> Order | None:
     """Return the partner of each clip call in an iteration, or None if a call has no partner.
 
-    known: The order in an earlier iteration, which is used if names, shapes and norms do not identify a call.
+    known: The order in an earlier iteration. If names, shapes and norms do not identify a call, this order is used.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -120,8 +120,10 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """For each clip call, return the position of the step that uses the clipped gradients, or [] if a position is
-    unknown."""
+    """For each clip call, return the position of the step that uses the clipped gradients.
+
+    If a position is unknown, return [].
+    """
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -149,8 +151,7 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Return the number of elements that the clip calls of an iteration clip. If the elements are unknown, count the
-    gradients."""
+    """Count the elements of all clipped gradients in an iteration. If the elements are unknown, count the gradients."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))

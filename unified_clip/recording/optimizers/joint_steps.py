@@ -1,4 +1,4 @@
-"""Join the optimizer steps of a training iteration, if the other run has one optimizer for all parameters."""
+"""If one run has several optimizers and the other run has one optimizer, join the steps of each training iteration."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "eps_in_sqrt", "amsgrad",
     "maximize",
 )  # fmt: skip
-"""The names of recorded settings, which are PyTorch's names."""
+"""The names of recorded settings. PyTorch uses the same names."""
 
 
 def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:

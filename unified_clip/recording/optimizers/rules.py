@@ -14,10 +14,10 @@ VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 """Matches the name of a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers, in lower case, whose update depends only on the sum of a gradient's repeated rows."""
+"""Keras' optimizers in lower case. Their update depends only on the sum of a gradient's repeated rows."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
-"""Optimizers of PyTorch and Paddle, in lower case, that add weight decay to the gradients."""
+"""Optimizers of PyTorch and Paddle in lower case. These optimizers add weight decay to the gradients."""
 
 CLAUSES: Mapping[bool | None, str] = {
     True: ", which subtracts weight decay from the weights",
@@ -40,7 +40,7 @@ def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def _kind(step: OptimizerStep) -> str:
-    """Return the class of an optimizer in lower case, without the module.
+    """Return the name of an optimizer's class in lower case.
 
     AdamW becomes "adam", and Momentum becomes "sgd".
     """
@@ -57,7 +57,7 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Return a clause about weight decay for each optimizer, or None if both use weight decay in the same way."""
+    """Describe the weight decay of both optimizers. If both use weight decay in the same way, return None."""
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
     if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):
@@ -68,8 +68,7 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
 
 
 def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
-    """Return sentences about parameters for which only one optimizer has weight decay, or "" if the parameters are
-    unknown."""
+    """Describe parameters for which only one optimizer has weight decay. If the parameters are unknown, return ""."""
     name_in_left = {other: name for name, other in names.items()}
     of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
     if not all(name in names for name in (*of_left, *of_right)):
@@ -77,7 +76,7 @@ def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str
     text = ""
     for step, own, others in ((left, of_left, of_right), (right, of_right, of_left)):
         only = [name if names[name].isdecimal() else names[name] for name in own if name not in others]
-        text += f". Only {step.run} has no weight decay for {names_text(only)}" if only else ""
+        text += f". Unlike the other run, {step.run} has no weight decay for {names_text(only)}" if only else ""
     return text
 
 
@@ -88,7 +87,7 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if only one optimizer squares each repeated row of a gradient by itself."""
+    """If only one optimizer squares repeated rows separately, return (left rule, right rule, cause)."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None
@@ -96,15 +95,15 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
     count = step.repeated_rows or 0
     sentence = (
         f"{step.optimizer} of {step.run} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
-        f"rows, and computes with each row alone, such as with its square. {other.run} computes with the sum of equal "
-        "rows. For the same updates, sum the rows in Keras, by tf.convert_to_tensor(gradient) before apply_gradients"
+        f"rows, and squares each row separately. {other.run} squares the sum of the repeated rows. To sum the rows in "
+        "Keras, too, call tf.convert_to_tensor(gradient) before apply_gradients"
     )
-    old, new = ("the square of each row" if each else "the square of their sum" for each in squares)
+    old, new = ("the square of each row" if each else "the square of the sum" for each in squares)
     return old, new, Cause("squared rows", sentence)
 
 
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if the momentum of only one optimizer contains the learning rates.
+    """If the momentum of only one optimizer contains the learning rates, return (left rule, right rule, cause).
 
     Keras' SGD multiplies each gradient by the current learning rate, and adds the product to the momentum. Other
     frameworks multiply the momentum by the current learning rate.
@@ -116,10 +115,10 @@ def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, st
     step, other = (left, right) if contain[0] else (right, left)
     sentence = (
         f"the learning rate changes at step {step.step}. {step.optimizer} of {step.run} multiplies each gradient by "
-        f"the learning rate of its step, and adds it to the momentum. {other.run} multiplies the momentum by the "
-        "current learning rate. For the same updates, before each step at which the learning rate changes, multiply "
-        "the momentum by the last learning rate, and divide it by the new one. In PyTorch, type `for state in "
-        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`, with 1e-20 for a rate of 0'
+        f"the learning rate of its step, and adds the product to the momentum. {other.run} multiplies the momentum by "
+        "the current learning rate. If the learning rate changes from last_lr to new_lr, multiply the momentum by "
+        "last_lr / new_lr before the step. In PyTorch, type `for state in "
+        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`. Replace a learning rate of 0 by 1e-20'
     )
     old, new = ("the sum of learning rate times gradient" if each else "the sum of gradients" for each in contain)
     return old, new, Cause("another optimizer", sentence)

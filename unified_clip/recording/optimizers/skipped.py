@@ -1,4 +1,4 @@
-"""Find steps of an optimizer that only one of two runs makes, as after an overflow of a loss scaler."""
+"""Find optimizer steps that only one of two runs makes. For example, a loss scaler skips a step after an overflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAME = 1e-3
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
     """Number the steps by training iteration. Iterations in which only one run makes a step are left out.
 
-    Return both runs, and a difference for each run that skips steps.
+    Return (a, b, differences). Each run that skips steps causes one difference.
     """
     a, b = _without_common_skips(a, b)
     b, a = _without_common_skips(b, a)
@@ -53,17 +53,17 @@ def _difference(
     step, more = skipped[0], len(skipped) - 1
     reason = ""
     if bad := _bad_norms(run, step):
-        reason = f" Its gradients are not finite there (norm {bad[0]}), and a loss scaler skips such a step."
+        reason = f" Its gradients are not finite at this step (norm {bad[0]}), so a loss scaler skips the step."
     elif (bad := _bad_norms(other, step)) and not any(line.step == step for line in run.lines):
         reason = (
-            f" The gradients of {other.name} are not finite there (norm {bad[0]}), and optax.apply_if_finite skips "
-            f"such a step without a clip call. Or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
+            f" The gradients of {other.name} are not finite at this step (norm {bad[0]}). optax.apply_if_finite skips "
+            f"the step and the clip in this case. Or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
         )
     sentence = (
         f"{other.name} makes step {step} of the optimizer, and {run.name} skips it"
         f"{f' and {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
-        "training iteration. To have the same steps, skip them in both runs, or in none: a lower initial loss scale "
-        "avoids overflows"
+        "training iteration. Skip the same steps in both runs, or skip no steps. A lower initial loss scale avoids "
+        "overflows"
     )
     return StepDifference(Divergence(step, "steps", *counts), Cause("skipped step", sentence))
 
@@ -102,8 +102,10 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """For steps with clips of gradients that are not finite, yield (step, number of skipped iterations before the
-    step)."""
+    """Yield (step, number of skipped iterations before the step).
+
+    An iteration is skipped if its clipped gradients are not finite.
+    """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
         bad = list(itertools.takewhile(_is_bad, lines))
@@ -121,9 +123,9 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """Return the skips of `run` if the run might use optax.apply_if_finite, else {}.
+    """If `run` might use optax.apply_if_finite, return the skips of `run`, else {}.
 
-    With gradients that are not finite, optax.apply_if_finite makes neither a clip call nor a step.
+    If the gradients are not finite, optax.apply_if_finite makes no clip call and no step.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
@@ -136,9 +138,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove iterations that both runs skip, and in which only the first run has clip calls.
+    """Remove iterations that both runs skip. Only the first run makes clip calls in these iterations.
 
-    The other run might clip inside optax.apply_if_finite, which makes no clip call if gradients are not finite.
+    The other run might clip inside optax.apply_if_finite. If gradients are not finite, the function does not clip.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
@@ -169,8 +171,10 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """For steps with a multiple of the usual backward passes, yield (step, number of skipped iterations before the
-    step)."""
+    """Yield (step, number of skipped iterations before the step).
+
+    If a step has twice the usual number of backward passes, the run skipped one iteration before the step.
+    """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

@@ -45,7 +45,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """Return the run without its optimizer steps if only the first steps were recorded, as with `torch.compile`."""
+    """If only the first optimizer steps were recorded, remove all steps. This happens with `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -53,7 +53,7 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 
 
 def _counts_calls(run: RecordedRun) -> bool:
-    """Return whether the recorder counted each call as a step, because the script set no steps."""
+    """Return whether the recorder counted each clip call as a step. This happens if the script sets no steps."""
     steps = [line.step for line in run.lines]
     if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
         return False
@@ -62,7 +62,6 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
-    """Return whether two lines have the same name and duration, and so can belong to one call."""
     return not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
 
 
@@ -81,7 +80,7 @@ def _numbered(run: RecordedRun) -> RecordedRun:
 
 
 def is_late(run: RecordedRun) -> bool:
-    """Return whether every clip follows the optimizer step that should use its gradients."""
+    """Return whether the run makes each clip after the optimizer step, not before the step."""
     steps = run.optimizer_steps
     count = steps[1].calls if len(steps) > 1 else len(run.lines)
     is_even = all(step.calls == number * count for number, step in enumerate(steps))
@@ -96,7 +95,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
         late, early = (a, b) if is_late(a) else (b, a)
-        sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} clips before the step"
+        sentence = f"{late.name} clips after the optimizer step, and {early.name} clips before the optimizer step"
         counts = (a.optimizer_steps[0].calls, b.optimizer_steps[0].calls)
         first_of_kind["", ""] = StepDifference(
             Divergence(1, "clips", *counts), Cause("clipping after the step", sentence)
@@ -137,7 +136,7 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
     """Return the rounding error of a learning rate schedule that one run computes in float32.
 
-    A schedule subtracts numbers near its peak, so small learning rates have the rounding error of the peak.
+    A schedule can subtract two large numbers. Therefore, the rounding error depends on the largest learning rate.
     """
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
@@ -145,7 +144,6 @@ def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
-    """Return a difference if the learning rates of the runs are shifted by one step, else None."""
     passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
     if 0 in passes and any(passes - {None}):
         return None
@@ -159,11 +157,11 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
         known = [(x, y) for x, y in pairs if x is not None and y is not None]
         is_same = all(same_setting(x, y, rounding=rounding) for x, y in known)
         if len({x for x, _ in known}) > 1 and differing and is_same:
-            sentence = f"the learning rates of {run.name} are those of {other.name} one step later"
+            sentence = f"{run.name} has the learning rates that {other.name} has one step later"
             if start:
                 sentence = (
-                    f"from step {a.optimizer_steps[start].step} on, {sentence}: {run.name} skips a step of the "
-                    "optimizer, as a loss scaler does after an overflow, or its schedule makes one step more"
+                    f"from step {a.optimizer_steps[start].step} on, {sentence}. Either {run.name} skips an "
+                    "optimizer step, as a loss scaler does after an overflow, or its schedule makes one additional step"
                 )
             first, cause = differing[0], Cause("shifted step", sentence)
             return _difference(a.optimizer_steps[first], "learning rate", of_a[first], of_b[first], cause)
@@ -179,10 +177,10 @@ def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)
         are_new = None in (left.cleared, right.cleared)
-        verb = "gets new gradients at each step, as after optimizer.zero_grad()"
+        verb = "computes new gradients at each step"
         sentence = (
-            f"the gradients of {run.name} still include those of step {left.step - 1} when its backward pass of step "
-            f"{left.step} begins. {other.name} {verb if are_new else 'clears them, as optimizer.zero_grad() does'}"
+            f"{run.name} does not clear the gradients of step {left.step - 1} before the backward pass of step "
+            f"{left.step}. {other.name} {verb if are_new else 'clears its gradients, as optimizer.zero_grad() does'}"
         )
         cause = Cause("gradients are not cleared", sentence)
         yield _difference(left, "gradients cleared", *cleared, cause)
@@ -224,8 +222,6 @@ def _clips(
     steps: Sequence[OptimizerStep],
     clips: Sequence[Mapping[int, Sequence[RecordedCall]]],
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run has a clip call at a step, or if one run clips the same gradients several
-    times."""
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
@@ -239,9 +235,9 @@ def _clips(
 
 
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
-    """Return whether the clip calls of a step clip the same gradients more than once.
+    """Return whether a run clips the same gradients several times in one step.
 
-    If the gradients have no names, each backward pass must have as many calls as `other`, the calls of the other run.
+    If the gradients have no names, the run must make `len(other)` calls for each backward pass.
     """
     count = len(other)
     pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
@@ -267,8 +263,8 @@ def _has_positions(call: RecordedCall) -> bool:
 def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last: OptimizerStep) -> Cause:
     most, least = max(counts), min(counts)
     sentence = (
-        f"{run.name} clips the same gradients {most} times before step {last.step} of the optimizer, and {other.name} "
-        f"{least} time{'s' * (least != 1)}. "
+        f"before step {last.step} of the optimizer, {run.name} clips the same gradients {most} times. {other.name} "
+        f"clips them {least} time{'s' * (least != 1)}. "
     )
     if last.backward_calls is not None and last.backward_calls <= 1:
         advice = (
@@ -286,7 +282,6 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
 def _differing_settings(
     left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names
 ) -> Iterator[StepDifference]:
-    """Yield the differences between two steps: in the learning rate, the optimizer's class, and its settings."""
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
     if is_moved and (effects := compare_places(left, right)):

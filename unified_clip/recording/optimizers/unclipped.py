@@ -20,7 +20,7 @@ def is_empty(call: RecordedCall) -> bool:
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
     """Return the run with only the calls that `kept` selects.
 
-    The next optimizer step stores the number of empty calls that were removed before the step.
+    If an empty call is removed, the next optimizer step counts the call in `empty_clips`.
     """
     if all(kept):
         return run
@@ -39,10 +39,7 @@ def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Return the cause of a run that makes an optimizer step without a recorded clip.
-
-    If `step` is None, the run never clips.
-    """
+    """Explain an optimizer step of `run` without a recorded clip. If `step` is None, the run never clips."""
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changed := next((each for each in run.optimizer_steps if each.changed), None):
         sentence = (
@@ -54,12 +51,12 @@ def left_out_clip(
     steps = [each for each in run.optimizer_steps if step in (None, each.step)]
     if early := [each for each in steps if each.empty_clips]:
         sentence = (
-            f"{run.name} calls a clip before step {early[0].step} of the optimizer when the gradients are None, as "
-            f"before backward() or after zero_grad(), so it clips nothing. {clips}. Put the clip of {run.name} between "
+            f"{run.name} makes a clip call before step {early[0].step} of the optimizer, but all gradients are None. "
+            f"The call might come before backward() or after zero_grad(). {clips}. Put the clip of {run.name} between "
             "backward() and optimizer.step()"
         )
     elif step is not None:
-        sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before it, {clips}"
+        sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before this step, {clips}"
     else:
         sentence = (
             f"{run.name} never clips: its {counted(len(steps), 'step')} of optimizers have no clip call. "
@@ -75,6 +72,6 @@ def left_out_clip(
 
 
 def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    """Return whether optimizer steps without a recorded clip call surely use unclipped gradients."""
+    """Return whether the optimizers surely use unclipped gradients in all of these steps."""
     changes = {step.changed for step in steps} - {None}
     return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)

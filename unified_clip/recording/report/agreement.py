@@ -22,7 +22,7 @@ def agreements(comparison: RecordingComparison) -> list[str]:
 
 
 def largest_differences(comparison: RecordingComparison) -> list[str]:
-    """Return `agreements` if the runs are the same and some numbers differ by up to `max_ulp`, else []."""
+    """If only `max_ulp` makes the runs the same, return `agreements`, else []."""
     if comparison.first is not None or not any(each.greatest_ulps for each in comparison.agreements):
         return []
     return agreements(comparison)
@@ -49,7 +49,7 @@ Pairs = list[tuple[Numbered, Numbered]]
 
 
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
-    """Return (note, pairs of losses) if only one run divides its losses by the number of losses in a step, else None.
+    """If only one run divides its losses by the number of losses in a step, return (note, pairs of losses), else None.
 
     In the returned pairs, the losses of this run are multiplied by the number of losses in a step.
     """
@@ -85,14 +85,13 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
     else:
         (later, c), (_, d) = pairs[beyond]
         end = (
-            f", {distances[differing].ulps:g} ULP, which can be rounding. It differs by more than {ROUNDING} ULP from "
-            f"step {later} on: {c} and {d}, {at_most}"
+            f", {distances[differing].ulps:g} ULP, which can be rounding. From step {later} on, it differs by more "
+            f"than {ROUNDING} ULP: {c} and {d}, {at_most}"
         )
     return f"{name} differs{since} from step {step} on: {a} and {b}{end}."
 
 
 def _limit(comparison: RecordingComparison) -> str:
-    """Return a phrase that a small mistake is possible, or "" if a call is in float64, which reveals small mistakes."""
     if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
         return ""
     return ", or a small mistake. Only a comparison in float64 shows which"

@@ -12,7 +12,7 @@ from ..runs import OptimizerStep, RecordedCall
 Item = TypeVar("Item")
 
 MOST_COLUMNS = 640
-"""The largest number of points of a curve. In longer runs, neighbouring steps share a point."""
+"""The largest number of points of a curve. In longer runs, each point contains several neighbouring steps."""
 
 
 class Point(ReportModel):
@@ -73,7 +73,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group (step, item) tuples by step. With more than `MOST_COLUMNS` steps, neighbouring steps share a group."""
+    """Group (step, item) tuples by step. If there are too many steps, a group contains several steps."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

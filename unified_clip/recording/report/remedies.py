@@ -6,15 +6,17 @@ from ...causes.observation import CauseKind
 from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, pass the same number. If one side multiplies it by a loss scale "
-    "or a learning rate, do that on the other side only if its gradients contain this factor, too.",
-    "per tensor for global": "To have the same rule, clip both sides per tensor or both by the total norm. PyTorch: "
-    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
-    "`clip_grad_norm_(model.parameters(), c)` by the total norm.",
-    "per group for global": "To have the same rule, clip both sides per group or both by the total norm. Paddle calls "
-    "the clip of an optimizer once for each parameter group. PyTorch: `for group in optimizer.param_groups: "
-    'unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, as Paddle does, and '
-    "`clip_grad_norm_(model.parameters(), c)` by the total norm. The order of the groups does not matter.",
+    "another threshold": "To have the same threshold, pass the same number. If one side multiplies the threshold by a "
+    "loss scale or a learning rate, check the gradients of the other side. If these gradients contain the same factor, "
+    "multiply the threshold on the other side, too.",
+    "per tensor for global": "To have the same rule, clip both sides per tensor, or clip both sides by the total norm. "
+    "PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor. "
+    "`clip_grad_norm_(model.parameters(), c)` clips by the total norm.",
+    "per group for global": "To have the same rule, clip both sides per group, or clip both sides by the total norm. "
+    "Paddle calls the clip of an optimizer once for each parameter group. PyTorch: `for group in "
+    'optimizer.param_groups: unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, '
+    "as Paddle does. `clip_grad_norm_(model.parameters(), c)` clips by the total norm. "
+    "The order of the groups does not matter.",
 }
 """Maps a kind of cause to advice, for causes whose sentences contain no advice."""
 

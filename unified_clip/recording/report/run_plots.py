@@ -25,8 +25,7 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""If the largest positive number is more than LOGARITHMIC times the smallest positive number, the y axis is
-logarithmic."""
+"""If the positive numbers differ by more than this factor, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
 """The smallest relative distance in plots. Smaller distances are drawn at the same height."""

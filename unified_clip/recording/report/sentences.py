@@ -1,4 +1,4 @@
-"""Describe the result of comparing two runs in sentences."""
+"""Write the sentences of a report that compares two runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ COUNTS = {
     "clips": "clip calls",
     "norms": "norms",
     "steps": "steps of optimizers",
-    "backward passes": "backward passes before it",
+    "backward passes": "backward passes before this step",
 }
-"""For each stage that compares counts: a name of the things that are counted."""
+"""Each stage compares two counts. The values are the words for the counted things."""
 
 
 class Explanation(NamedTuple):
@@ -94,8 +94,10 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """Yield each divergence with sentences about its causes. If a cause was explained before, only its name is
-    repeated."""
+    """Yield each divergence with sentences about its causes.
+
+    If an earlier sentence explains a cause, the next sentence contains only the name of the cause.
+    """
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
@@ -120,19 +122,22 @@ def notes(comparison: RecordingComparison) -> list[str]:
     parameters = [other] if other and other not in without_causes else []
     sentences = [*parameters, *_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
-        hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
+        hint = "To see which parameters differ, record both runs with norms=True, or --norms."
         return [hint, *sentences]
     return sentences
 
 
 def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence if `max_ulp` hides parameters whose gradients are rounding noise, else []."""
     names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
     if not names:
         return []
     has_adam = any("adam" in step.optimizer.lower() for run in comparison.runs for step in run.optimizer_steps)
     is_possible = has_adam or not all(run.optimizer_steps for run in comparison.runs)
-    effect = ", and move their weights: with Adam, by the learning rate" if is_possible else ""
+    effect = (
+        ". Rounding noise also changes weights. Adam changes these weights by up to the learning rate"
+        if is_possible
+        else ""
+    )
     return [
         f"Not compared: differences of {listed(names)}. These gradients, or parts of them, are rounding noise of at "
         f"most {ROUNDING} ULP of the total norm{effect}."
@@ -144,7 +149,6 @@ def _warnings(comparison: RecordingComparison) -> list[str]:
 
 
 def _unreported_eps(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence if different eps are not the cause of any reported difference, else []."""
     if comparison.unreported_eps is None:
         return []
     divergence, cause = comparison.unreported_eps
@@ -161,7 +165,6 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence about the first pair of calls with different numbers of gradients, else []."""
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
@@ -171,7 +174,6 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
 
 
 def _rearranged(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence about weights with the same elements in different orders, else []."""
     orders = orders_of(comparison.pairs[0]) if comparison.pairs else {}
     names = [name for name, order in orders.items() if order == "rearranged"]
     kinds = {each.kind for each in comparison.findings}
@@ -200,7 +202,7 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
     if divergence.stage in COUNTS:
         return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
     if divergence.stage == "gradients cleared":
-        return f"gradients are cleared before it only in the {'first' if divergence.a else 'second'} run"
+        return f"only the {'first' if divergence.a else 'second'} run clears its gradients before this step"
     if divergence.stage == "optimizer" and divergence.parameter:
         return f"{divergence.parameter} of the optimizer is {divergence.a} and {divergence.b}"
     if divergence.stage == "rule":
@@ -213,6 +215,8 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
     if divergence.stage == "coefficient" and divergence.ulps is None:
         side, known = ("first", divergence.b) if divergence.a is None else ("second", divergence.a)
         other = "second" if side == "first" else "first"
-        return f"no coefficient{whose} explains the clipped gradients of the {side} run. In the {other}, it is {known}"
+        return (
+            f"no coefficient{whose} explains the clipped gradients of the {side} run. In the {other} run, it is {known}"
+        )
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
     return text if divergence.ulps is None else f"{text}, {format_distance(divergence.ulps, divergence.relative)}"

@@ -17,7 +17,7 @@ from ..packing import elements
 from .agreement import STAGE_NAMES
 from .remedies import step_of_other_eps
 
-UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
+UNEXPLAINED = "Unexplained: these numbers fit no known cause, or they fit several causes."
 
 RULED_OUT: dict[CauseKind, str] = {
     "another rule": "another rule",
@@ -30,9 +30,9 @@ RULED_OUT: dict[CauseKind, str] = {
     "repeated parameter": "a repeated parameter",
     "shifted step": "a shifted step",
 }
-"""Causes that every comparison tests, with their text in the sentence "Ruled out: ..."."""
+"""Every comparison tests these causes. Each value is the name of the cause in the sentence "Ruled out: ..."."""
 
-WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "a whole factor on all gradients")
+WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "an integer factor on all gradients")
 
 ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "per tensor for global": ["another rule"],
@@ -56,10 +56,10 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
 RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "left out": "a missing parameter",
     "swapped": "swapped parameters",
-    "scaled gradients": "any factor on all gradients",
+    "scaled gradients": "a factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""Causes whose tests need norms of parameters, with their text in the sentence "Ruled out: ..."."""
+"""If both recordings have norms of parameters, these causes are also tested."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -69,7 +69,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "several clips before a step": "several clips before a step",
     "clipping after the step": "clipping after the step",
 }
-"""Causes whose tests need steps of optimizers, with their text in the sentence "Ruled out: ..."."""
+"""If both recordings have optimizer steps, these causes are also tested."""
 
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
@@ -82,14 +82,14 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
     if steps:
-        return f"The difference at step {steps[0].step} can be the reason for this difference."
+        return f"This difference might follow from the difference at step {steps[0].step}."
     step = step_of_other_eps(comparison)
     is_later = step is not None and step <= divergence.step
-    return f"The different eps at step {step} can be the reason for this difference." if is_later else UNEXPLAINED
+    return f"This difference might follow from the different eps at step {step}." if is_later else UNEXPLAINED
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
-    """Return a sentence if the runs clip different numbers of elements at the first step, and the cause is unknown."""
+    """If the runs clip different numbers of elements at the first step, and the cause is unknown, return a sentence."""
     step = comparison.pairs[0].a.step if comparison.pairs else None
     calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
     sizes = [sum(map(elements, each)) for each in calls]
@@ -104,14 +104,13 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
 
 
 def _first(comparison: RecordingComparison) -> Divergence | None:
-    """Return the first divergence that neither clipping nor an earlier optimizer step explains, or None."""
+    """Return the first divergence that clipping does not explain. If an optimizer step explains it, return None."""
     causes_of = comparison.divergences.items()
     first = next((each for each, causes in causes_of if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP), None)
     return first if first and without_cause(comparison, first) == UNEXPLAINED else None
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence if the runs have different thresholds but equal coefficients, else []."""
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
     only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
@@ -125,7 +124,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence about the parts of the training to compare, or [] if clipping is the cause."""
+    """Return a list with a sentence that advises what to compare. If clipping is the cause, return []."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
@@ -159,16 +158,16 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
         phrases["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
         counts = " and ".join(f"{run.name} has {counted(len(run.lines), 'call')}" for run in runs)
-        phrases["calls"] = (
-            f"{counts}. If both ran the same number of steps, they make different numbers of calls per step"
-        )
+        phrases["calls"] = f"{counts}. If both runs have the same number of steps, the numbers of calls per step differ"
     for pair in comparison.pairs:
         if pair.a.step > step:
             break
         if (pair.a.eps or 0.0) != (pair.b.eps or 0.0):
             phrases.setdefault("eps", f"the eps of the clips is {pair.a.eps or 0.0:g} and {pair.b.eps or 0.0:g}")
         if None not in (pair.a.count, pair.b.count) and pair.a.count != pair.b.count and not pair.names:
-            phrases.setdefault("count", f"the calls clip {pair.a.count} and {pair.b.count} gradients")
+            phrases.setdefault(
+                "count", f"the calls clip different numbers of gradients ({pair.a.count} and {pair.b.count})"
+            )
     return phrases
 
 
@@ -187,7 +186,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    """Return the causes that the recorded numbers up to `step` do not rule out."""
+    """Return the causes that are still possible, according to the recorded numbers up to `step`."""
     steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
     clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
     has_steps = all(run.optimizer_steps for run in comparison.runs)

@@ -1,7 +1,7 @@
 """Start the recording of a Python process. `unified-clip record` puts the directory of this file on PYTHONPATH.
 
-Python imports `sitecustomize` at its start. The recording starts after the first import of a framework, so that other
-processes import nothing.
+Python imports `sitecustomize` at its start. The recording starts after the first import of a framework. Processes
+without a framework import nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 VARIABLE = "UNIFIED_CLIP_RECORD"
-"""The environment variable with the settings in JSON: the fields of `Settings` in `launch/process.py` and `package`."""
+"""This environment variable contains the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
 """The recording starts after the import of a module in this list. The list includes every library in `WATCHED`."""
@@ -52,7 +52,7 @@ def _start(settings: dict[str, object]) -> None:
 
     An error does not end the script. The error is written to a file, and `unified-clip record` reports it.
 
-    settings: The fields of `Settings` in `launch/process.py`, and `package`: the directory that contains unified_clip.
+    settings: The fields of `Settings`, and the additional key `package` for the directory that contains unified_clip.
     """
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
