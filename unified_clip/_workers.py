@@ -236,9 +236,9 @@ def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
     The directory that contains this package comes last, so that other packages in the directory do not hide the user's
-    packages. But if `PYTHONPATH` contains another copy of this package, the directory of this package comes first.
-    Another interpreter gets a separate copy of this package, because this interpreter must not import the other
-    packages in the directory.
+    packages. But if `PYTHONPATH` contains another copy of this package, the directory of this package comes first. If
+    `python` is a different interpreter, it gets a separate copy of this package. A different interpreter must not
+    import the remaining packages in the directory.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

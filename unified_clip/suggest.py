@@ -162,7 +162,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
         A `Suggestion` with `threshold`, `clipped` (the share of norms above the threshold) and `plot(path)`.
 
     Raises:
-        TypeError: `records` is neither a path nor an iterable of norms.
+        TypeError: `records` is not a path or an iterable of norms.
         FileNotFoundError: The file does not exist.
         ValueError: `percentile` or `skip` is out of range. Fewer than 20 norms are finite. The file is not a recording
             with total norms.

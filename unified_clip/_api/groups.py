@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     """For each group that is clipped by value, the largest magnitude. For all other groups, the value is None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """(number of NaN, number of infinities), or None if the clip did not count these elements."""
+    """(number of NaN, number of infinities). None means that the clip did not count them."""
 
     per_tensor: list[Norm]
     """The norm of each gradient. The list is empty if the argument `details` is False."""

@@ -21,7 +21,7 @@ NO_SCOPE = nullcontext()
 
 
 class TensorListPath(HostPath):
-    """A host path whose tensors are read by the compiled kernels, not through NumPy arrays."""
+    """A host path without NumPy arrays. The compiled kernels read the tensors."""
 
     _has_complex = False
     _are_floats = True
@@ -125,7 +125,7 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return the kernels' collector of plain gradients, or None without compiled kernels.
+    """Return the kernels' collector of plain gradients. Without compiled kernels, return None.
 
     methods: The names of tensor methods, and the result of each method for a plain tensor.
     recording: The name and the value of a tensor attribute. If a tensor's attribute has this value, the framework

@@ -222,7 +222,7 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 
 
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
-    """Return whether compiled graphs may call the compiled kernels.
+    """Return whether compiled graphs can call the compiled kernels.
 
     UNIFIED_CLIP_GRAPH=framework, or any value of UNIFIED_CLIP_PATH, makes the result False. UNIFIED_CLIP_GRAPH=kernels
     makes the result True.

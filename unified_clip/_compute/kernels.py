@@ -266,7 +266,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root of a number, rounded to float32, or None if the root might be rounded wrongly.
+    """Return the square root of a number, rounded to float32. If the root might be rounded wrongly, return None.
 
     This function works without NumPy arrays, and outside of `ieee_arithmetic`.
     """

@@ -74,7 +74,7 @@ class Backend(Protocol):
         return self.as_tensor(parameter)
 
     def is_parameter(self, value: Any) -> bool:
-        """Return whether a tensor has the type of a parameter, not of a gradient."""
+        """Return whether the type of a tensor is a type of parameters."""
         return False
 
     def parameter_name(self, parameter: Any) -> str | None:
@@ -101,7 +101,7 @@ class Backend(Protocol):
         """Return the host path if all tensors and extra inputs support the host path, else the device path.
 
         extra_inputs: Other tensors that the call reads, such as bounds.
-        differentiable: Whether the framework may record a derivative. In-place functions have no derivative.
+        differentiable: Whether the framework can record a derivative. In-place functions have no derivative.
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
@@ -153,7 +153,7 @@ class Backend(Protocol):
         """
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Convert each array by `from_host`. The method may remove arrays from the list to free memory early."""
+        """Convert each array by `from_host`. The method can remove arrays from the list to free memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
@@ -317,7 +317,7 @@ class Distributed(ABC):
         """Return the shards of a call's gradients. Return None if no gradient is distributed.
 
         parameters: All parameters of the call, including parameters without a gradient.
-        differentiable: Whether the framework may record a derivative. In-place functions have no derivative.
+        differentiable: Whether the framework can record a derivative. In-place functions have no derivative.
         """
 
     @abstractmethod

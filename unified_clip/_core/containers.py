@@ -13,7 +13,9 @@ from .backend import Backend
 from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""Return the name of the framework that defines a type, or None. `_dispatch` sets this function."""
+"""Return the name of the framework that defines a type. If no framework defines the type, return None. `_dispatch` sets
+this function.
+"""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 

@@ -254,7 +254,7 @@ class Shards(Protocol):
 
 class Awaited(threading.local):
     send_rejection: Callable[[Exception], None] | None = None
-    """A function that sends an error of the call to the ranks that wait for this rank, or None if no rank waits."""
+    """A function that sends an error of this call to the waiting ranks. If no rank waits, the value is None."""
 
 
 AWAITED = Awaited()

@@ -117,8 +117,8 @@ class Path(Protocol):
         """Prepare the writes of g * coef. Return an empty list if `coef` is known to be 1."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any lower bound is above its upper bound. Return None if the bounds are unknown, as in a
-        graph.
+        """Return whether any lower bound is above its upper bound. Return None in a graph, where the bounds are
+        unknown.
         """
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:

@@ -158,7 +158,7 @@ def measure(
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
     Norms of tensors on devices come first, because a write on a device can fail.
-    scalars: Whether each `Norm` must have a single number, not a vector.
+    scalars: Whether each `Norm` must have a single number. If False, a `Norm` can have a vector.
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]

@@ -69,7 +69,7 @@ def bound(backend: Backend, value: Any, name: str) -> Scalar:
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
-    """Return the number of elements, or None if the shape is not fully known."""
+    """Return the number of elements. If a length of the shape is unknown, return None."""
     if shape is None:
         return None
     known = [length for length in shape if length is not None]

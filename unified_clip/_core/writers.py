@@ -44,7 +44,7 @@ class Functional:
         """Prepare to collect one result for each tensor in `items`.
 
         rebuild: A function that returns the container with new items.
-        reuse_unchanged: Whether to return an unchanged gradient itself, not a copy.
+        reuse_unchanged: Whether to return unchanged gradients without a copy.
         into: A list that `finish` overwrites with the results.
         """
         self._items, self._rebuild, self._reuse_unchanged, self._into = items, rebuild, reuse_unchanged, into

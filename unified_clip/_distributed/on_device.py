@@ -99,7 +99,7 @@ _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyD
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
-    """Return the dtype of a norm that the ranks agreed to leave on the device, or None if there is no agreement."""
+    """Return the dtype of a norm that stays on the device. If the ranks have not agreed on such a norm, return None."""
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype
 

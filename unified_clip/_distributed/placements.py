@@ -110,12 +110,12 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank owns a plain tensor, or None if no attribute of the framework decides."""
+        """Return whether this rank owns a plain tensor. If no attribute of the framework decides, return None."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return the ranks with a copy of a plain tensor, or None if the framework's attributes do not show these
-        ranks.
+        """Return the ranks with a copy of a plain tensor. If the framework's attributes do not show these ranks, return
+        None.
         """
         return None
 

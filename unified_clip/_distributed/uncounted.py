@@ -61,7 +61,9 @@ class SharedSet(NamedTuple):
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """A function that returns the place of a gradient, or None if the norm is right without the gradient."""
+    """A function that returns the place of a gradient. If the norm is right without the gradient, the result is
+    None.
+    """
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:

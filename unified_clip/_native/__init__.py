@@ -57,7 +57,7 @@ def _warn_in_clone() -> None:
 
 
 def _installed_kernels() -> Path | None:
-    """Return the directory of an installed copy of the package with compiled kernels, or None."""
+    """Find an installed copy of the package that has compiled kernels. Return its directory, or None."""
     try:
         files = metadata.files("unified_clip") or []
     except metadata.PackageNotFoundError:

@@ -143,8 +143,8 @@ def sqrt(number: Real) -> Real:
         number: A number of 0 or more.
 
     Raises:
-        ValueError: The number is a Python float below 0. In a compiled graph or on a GPU, the result is NaN instead of
-            an error.
+        ValueError: The number is a Python float below 0. In a compiled graph or on a GPU, the function raises no error,
+            and the result is NaN.
 
     Example:
         >>> from unified_clip import adaptive

@@ -82,7 +82,9 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    """Return a host path that computes the norms of all gradients as one vector, or None if this is not possible."""
+    """Return a host path that computes one vector with the norms of all gradients. If no path is possible,
+    return None.
+    """
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None
     path = gradients.per_tensor_path(group)

@@ -41,8 +41,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             LightningModule are used.
         log_every: The number of steps between logs. Each log waits for the GPU. If None, the number is the trainer's
             `log_every_n_steps`. If 0, nothing is logged.
-        process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
-            for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
             placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
             means that no two ranks have the same element. A function gets a parameter, and returns whether this rank

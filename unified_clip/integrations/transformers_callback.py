@@ -38,8 +38,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     Args:
         config: The configuration, or a dict of its settings.
-        process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
-            for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
+        process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
             placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
             means that no two ranks have the same element. A function gets a parameter, and returns whether this rank

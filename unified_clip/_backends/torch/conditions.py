@@ -106,8 +106,8 @@ def has_address(tensor: Any) -> bool:
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
     """Return an array that stands for the memory of a tensor on MPS. The array must never be read. On MPS, PyTorch
-    returns the address of an object instead of the address of the memory. So this function assigns a range of addresses
-    to each buffer.
+    returns the address of an object, which is not the address of the memory. So this function assigns a range of
+    addresses to each buffer.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize

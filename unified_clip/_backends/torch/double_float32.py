@@ -265,8 +265,8 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 
 
 class DoubleFloat32Path(DevicePath):
-    """Squares and quotients neither overflow nor underflow. A norm or coefficient that is subnormal is rounded twice.
-    If p is not 1, 2 or inf, the CPU computes the norm in float64, and the call waits for the device.
+    """Squares and quotients do not overflow or underflow. A norm or coefficient that is subnormal is rounded twice. If
+    p is not 1, 2 or inf, the CPU computes the norm in float64, and the call waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:

@@ -72,7 +72,7 @@ def are_flat(parameters: Sequence[Any]) -> bool:
 
 
 def check_declared(parameters: Sequence[Any], spec: DistributedSpec) -> None:
-    """Raise an error for FSDP1's flat parameters if the caller declares neither a process group nor ownership."""
+    """Raise an error for FSDP1's flat parameters without a declared process group or ownership."""
     if spec.process_group == "auto" and spec.ownership is None and are_flat(parameters):
         raise undeclared_flat()
 

@@ -292,8 +292,8 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return a table, or None if Triton does not support the device, there are too many chunks, or a tensor has no
-    memory.
+    """Return a table. Return None if Triton does not support the device, if there are too many chunks, or if a tensor
+    has no memory.
     """
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
