@@ -16,7 +16,7 @@ from support.recordings import write_and_compare, write_recording
 from unified_clip import cli
 from unified_clip._report_model import json_schema
 from unified_clip.recording import compare
-from unified_clip.recording.report import agreement, model, page, run_plots
+from unified_clip.recording.report import largest_differences, model, page, run_plots
 from unified_clip.recording.report.curves import MOST_COLUMNS, clip_points, number_points
 from unified_clip.recording.runs import RecordedCall
 
@@ -220,4 +220,4 @@ def test_the_page_fits_the_screen_and_its_plots_can_be_reached_by_keyboard(
     [(7.4e-8, "7.4e-08 relatively"), (0.00024, "0.024 %"), (0.0091, "0.91 %"), (1.0, "100 %"), (289, "289 times")],
 )
 def test_large_distances_are_in_percent(relative: float, words: str) -> None:
-    assert agreement.format_distance(2878, relative) == f"2878 ULP or {words}"
+    assert largest_differences.format_distance(2878, relative) == f"2878 ULP or {words}"

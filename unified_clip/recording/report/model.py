@@ -20,7 +20,7 @@ from ..compare import RecordingComparison
 from ..divergence import Agreement, numbers
 from ..rounding import distance
 from ..runs import RecordedRun
-from . import agreement, sentences, unexplained
+from . import largest_differences, losses, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 from .remedies import remedies
 
@@ -157,8 +157,8 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         partings=[_parting(each, comparison) for each in sentences.explanations(comparison)],
         agreements=list(comparison.agreements),
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
-        notes=[*sentences.notes(comparison), *agreement.largest_differences(comparison)],
-        losses=agreement.losses(comparison),
+        notes=[*sentences.notes(comparison), *largest_differences.largest_differences(comparison)],
+        losses=losses.losses(comparison),
         remedies=[advice for each in remedies(comparison).values() for advice in each],
         where_to_look=unexplained.where_to_look(comparison),
         ruled_out=unexplained.ruled_out(comparison),
@@ -181,9 +181,9 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:
     norms = ((pair.a.step, a, b) for pair in comparison.pairs for _, a, b in numbers(pair, "norm"))
     curves = {"norm": number_points((step, distance(a, b).relative) for step, a, b in norms)}
-    left, right = map(agreement.logged, comparison.runs)
+    left, right = map(losses.logged, comparison.runs)
     for name in sorted(left.keys() & right.keys()):
-        pairs = agreement.paired(left[name], right[name])
+        pairs = losses.paired(left[name], right[name])
         curves[name] = number_points((step, distance(a, b).relative) for (step, a), (_, b) in pairs)
     return curves
 
@@ -205,7 +205,7 @@ def _run(run: RecordedRun) -> Run:
         clipped=sum(bool(line.clipped) for line in run.lines),
         norms=run.header.norms,
         clips=clip_points(run.lines),
-        logged={name: number_points(numbers) for name, numbers in agreement.logged(run).items()},
+        logged={name: number_points(numbers) for name, numbers in losses.logged(run).items()},
         learning_rate=learning_rates(run.optimizer_steps),
     )
 

@@ -14,7 +14,8 @@ from ..divergence import Divergence, noise
 from ..pairing import orders_of
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
-from .agreement import agreements, allowed, format_distance, largest_differences, losses
+from .largest_differences import agreements, allowed, format_distance, largest_differences
+from .losses import losses
 from .remedies import remedies
 from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
 

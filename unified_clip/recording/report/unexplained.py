@@ -14,7 +14,7 @@ from ..compare import RecordingComparison
 from ..divergence import Divergence
 from ..optimizers.steps import STAGES
 from ..packing import elements
-from .agreement import STAGE_NAMES
+from .largest_differences import STAGE_NAMES
 from .remedies import step_of_other_eps
 
 UNEXPLAINED = "Unexplained: these numbers fit no known cause, or they fit several causes."

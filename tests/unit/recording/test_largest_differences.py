@@ -1,4 +1,4 @@
-"""`unified-clip compare`: which agreement its sentences claim, beside noise and losses."""
+"""`unified-clip compare`: the largest differences and the losses in its sentences."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""Describe the largest differences between two runs in each number, such as the norm."""
+
+from __future__ import annotations
+
+from ..._display import counted
+from ..causes.before_clips import listed
+from ..compare import RecordingComparison
+from ..divergence import Agreement
+from ..rounding import ROUNDING, Distance
+
+STAGE_NAMES = {"weight": "Weights", "gradient": "Gradients' norms", "norm": "Norms", "coefficient": "Coefficients"}
+
+
+def agreements(comparison: RecordingComparison) -> list[str]:
+    return [_format_agreement(each, comparison) for each in comparison.agreements]
+
+
+def largest_differences(comparison: RecordingComparison) -> list[str]:
+    """If only `max_ulp` makes the runs the same, return `agreements`, else []."""
+    if comparison.first is not None or not any(each.greatest_ulps for each in comparison.agreements):
+        return []
+    return agreements(comparison)
+
+
+def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> str:
+    name = STAGE_NAMES[agreement.stage]
+    most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
+    if agreement.differs_at_step is None:
+        same = format_same("are", _compared(comparison), most, agreement.greatest_at_step, comparison)
+        return f"{name} {same}{_apart_from_noise(agreement)}."
+    is_first = agreement.differs_at_step == comparison.pairs[0].a.step
+    since = "the first step" if is_first else f"step {agreement.differs_at_step}"
+    beyond = agreement.beyond_rounding_at_step
+    is_later = beyond is not None and beyond > agreement.differs_at_step
+    later = f"by more than {ROUNDING} ULP from step {beyond} on, and " if is_later else ""
+    return f"{name} differ from {since} on, {later}by at most {format_distance(*most)}{_apart_from_noise(agreement)}."
+
+
+def _apart_from_noise(agreement: Agreement) -> str:
+    return f", apart from rounding noise of {listed(agreement.noise)}" if agreement.noise else ""
+
+
+def format_same(verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison) -> str:
+    text = f"{verb} equal {where}"
+    if not most.ulps:
+        return text
+    ulps, relative = f"{most.ulps:g} ULP, at step {step}", format_relative(most.relative)
+    return f"{text}{allowed(comparison)}: the largest differences are {ulps}, and {relative}"
+
+
+def format_distance(ulps: float, relative: float | None) -> str:
+    return f"{ulps:g} ULP" if relative is None else f"{ulps:g} ULP or {format_relative(relative)}"
+
+
+def format_relative(relative: float) -> str:
+    """Return a relative distance as text, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
+    if relative < 1e-4:
+        return f"{relative:.2g} relatively"
+    if relative >= 10:
+        return f"{relative:.3g} times"
+    return f"{100 * relative:.2g} %" if relative < 0.995 else f"{100 * relative:.0f} %"
+
+
+def _compared(comparison: RecordingComparison) -> str:
+    """Return a phrase about the compared calls, such as "in all 3 calls that were compared"."""
+    count, totals = len(comparison.pairs), [len(run.lines) for run in comparison.runs]
+    is_partial = max(totals) > count
+    text = f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"
+    if is_partial:
+        of = f"of {totals[0]}" if totals[0] == totals[1] else f"of {totals[0]} and {totals[1]}"
+        text = f"only in the {counted(count, 'call')} {of} that {'were' if count > 1 else 'was'} compared"
+    tensors = sum(len(pair.names) for pair in comparison.pairs)
+    most = sum(max(len(pair.a.parameters), len(pair.b.parameters)) for pair in comparison.pairs)
+    return f"{text}, with {tensors} of {most} tensors" if 0 < tensors < most else text
+
+
+def allowed(comparison: RecordingComparison) -> str:
+    return f", up to {comparison.max_ulp:g} ULP" if comparison.max_ulp else ""
