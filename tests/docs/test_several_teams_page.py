@@ -49,7 +49,7 @@ def test_the_steps_print_the_output_on_the_page(folder: Path, capsys: pytest.Cap
     assert "recsys/train.py:6 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
     train.write_text(train.read_text().replace("= clip(", "= ("))
     assert cli.main(CHECK) == 1
-    assert "No checked file uses this configuration, clip, so it clips nothing." in capsys.readouterr().out
+    assert "No checked file uses the configuration clip, so the configuration clips nothing." in capsys.readouterr().out
 
 
 NLP, VISION, RESEARCH, RECSYS = (
@@ -95,7 +95,7 @@ def test_a_trainer_whose_clip_is_off_passes(folder: Path, capsys: pytest.Capture
     off = arguments.read_text().replace('"max_grad_norm": 1.0', '"max_grad_norm": 0')
     arguments.write_text(off)
     assert cli.main(CHECK) == 1
-    assert f'add "{NLP}" to check.off in clip.toml' in capsys.readouterr().out
+    assert f'Add "{NLP}" to check.off in clip.toml' in capsys.readouterr().out
     clip.write_text(re.sub(r"require.*\n", rules, clip.read_text()))
     assert cli.main(CHECK) == 0
     changes = [

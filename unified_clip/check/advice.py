@@ -56,7 +56,6 @@ CALLS = {
 """Maps (package, rule) to the family and the call of a framework's function."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
-"""For each package: the format that exports a clip as Python source."""
 
 ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
@@ -90,15 +89,14 @@ BESIDE_DEEPSPEED = (
 
 UNUSED = (
     "This configuration clips nothing now. If no clip is intended, remove the configuration. Otherwise, clip by the "
-    "configuration, as in clip(gradients), which changes the training."
+    "configuration, as in clip(gradients). A new clip changes the training."
 )
 
 UNUSED_CALLBACK = (
-    "Pass the callback to the trainer, which changes the training. If no clip is intended, remove the callback."
+    "Pass the callback to the trainer. A new clip changes the training. If no clip is intended, remove the callback."
 )
 
 UNSUPPORTED = "which unified_clip does not support"
-"""Words in the field `why_unknown` of a clip that no clip configuration can express."""
 
 OTHER_RULE = (
     'its name stands for the rule "{rule}". {file} has "{wanted}", so change the key and the code. Or, to accept this '
@@ -112,11 +110,6 @@ ACCEPT_NEAREST = f"This still differs in family or eps. To accept it, {PASS_NEAR
 
 
 class Advisor:
-    """Advises how to edit clips.
-
-    nearest: Whether the check accepts clips that differ only in family or eps.
-    """
-
     def __init__(self, config: ClipConfig, file: Path, *, nearest: bool) -> None:
         self._config, self._file, self._nearest = config, file, nearest
 
@@ -137,7 +130,7 @@ class Advisor:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
-        """Return the edit for a script whose clip is set in a file of its trainer."""
+        """Return the edit if a trainer's file, not the script, sets the clip."""
         name = ARGUMENT_FORMATS[use.package]
         text = self._exported(name, None)
         if not text:
@@ -199,9 +192,9 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the rule and threshold for an entry of check.ignore, and advice, if no known trainer reads the key.
+        """Return the settings of a new entry in check.ignore, and words about the entry.
 
-        The advice continues a sentence that begins with "If".
+        The words continue a sentence that begins with "If".
         """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
@@ -211,7 +204,7 @@ class Advisor:
         is_right = self._config.rule in rules
         if numbers == {0} != {threshold}:
             or_ = f", set it to {threshold!r}. Or, if 0" if is_right else ", and 0"
-            return {"rule": "none"}, f"{reads}{or_} clips nothing, as intended, add"
+            return {"rule": "none"}, f"{reads}{or_} is meant to switch the clip off, add"
         if is_right:
             change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
             return {"rule": self._config.rule, "threshold": threshold}, f"{reads}, {change}add"
@@ -264,7 +257,7 @@ class Advisor:
             return None
 
     def _literal(self, use: ClipUse) -> str:
-        """Return a call or arguments in Python that clip like the configuration, or ''."""
+        """Return Python code that replaces the clip: a call, or arguments of a trainer."""
         threshold = self._config.threshold
         if not isinstance(threshold, float) or use.config is None:
             return self._arguments(use)
@@ -304,7 +297,6 @@ class Advisor:
             return ""
 
     def _exported_arguments(self, name: str) -> str:
-        """Return the exported configuration as arguments in Python, such as "clipnorm=1.0"."""
         text = self._exported(name, "json")
         return ", ".join(f"{path[-1]}={value!r}" for path, value in leaves(json.loads(text))) if text else ""
 
@@ -317,7 +309,6 @@ class Advisor:
 
 
 def is_of_trainer(use: ClipUse, format_: str) -> bool:
-    """Return whether the trainer of a clip in Python source also reads files of this format."""
     return ARGUMENT_FORMATS.get(use.package) == format_ != ""
 
 

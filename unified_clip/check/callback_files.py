@@ -24,16 +24,16 @@ CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"
 CONFIG_CLASSES = (f"{OWN}.ClipConfig", f"{OWN}.config.clip_config.ClipConfig", "ClipConfig")
 
 NOT_READ = (
-    "The configuration of this ClipCallback is not read: {problem} The check reads `class_path: "
-    "unified_clip.ClipConfig` with init_args, and `_target_: unified_clip.ClipConfig`, with numbers as thresholds."
+    "The check cannot read the configuration of this ClipCallback. {problem} Write the configuration as `class_path: "
+    "unified_clip.ClipConfig` with init_args, or as `_target_: unified_clip.ClipConfig`. Write thresholds as numbers."
 )
 
 
 def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
     """Return the clips and the callbacks of a file.
 
-    If a trainer has a callback, set `is_replaced` for a clip that is off, and `twice` for a clip that is on. If the
-    clip is off, also search Hydra's main configurations for the callback.
+    If the trainer of a clip also has a callback, mark the clip. Set `is_replaced` if the clip is off, and set `twice`
+    if the clip is on.
     """
     return [*(_marked(use) for use in uses), *_read(path)]
 
@@ -88,7 +88,7 @@ def _callbacks(data: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Ke
 
 
 def _call(data: Any) -> tuple[str, Any]:
-    """Return (class, arguments) of a table that describes an object, or ('', None) for any other data."""
+    """Return the class and the arguments of an object that a table describes. Return ('', None) for any other data."""
     match data:
         case {"class_path": str(name)}:
             return name, data.get("init_args")

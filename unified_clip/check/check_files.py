@@ -25,10 +25,8 @@ from .rules import ignoring, off, required
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
-"""The formats and packages of Hugging Face's Trainer."""
 
 ARGUMENT = "(gradient_clip_val=)"
-"""The ending of the name of a Lightning Trainer's clip, if the source does not contain the argument."""
 
 LEFT_TO_TRAINER = (
     "Under HF's Trainer, max_grad_norm applies, {where}. In a loop without Trainer, Accelerate clips at 1.0, which the "
@@ -48,7 +46,7 @@ def check(
 
     paths: The paths that the user passed.
     files: All files below `paths`.
-    nearest: Whether to accept clips that differ only in family or eps.
+    nearest: Whether to accept a clip if family and eps are its only differences.
     """
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
@@ -167,11 +165,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
-    """Remove clips of a Lightning Trainer whose arguments come from a file of Hydra, and add a note for each removed
-    clip.
-
-    If the file also clips by unified_clip, keep the Trainer's clip, which must be off.
-    """
+    """If a file of Hydra has the arguments of a Lightning Trainer, replace the Trainer's clip by a note."""
     own = {use.path for use in uses if use.is_own}
     kept = []
     for use in uses:
@@ -219,10 +213,10 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
-    """Remove repeated clips of base files, and set `file_uses.files` and `file_uses.bases`.
+    """Remove clips that occur several times because of inheritance. Also set the fields `files` and `bases`.
 
-    The clip of a base file is removed if its effect is unknown or is the trainer's default. A clip that several files
-    inherit is kept once, unless different rules of `check` apply to the files.
+    The clip of a base file is removed if its effect is unknown or is the trainer's default. If several files inherit a
+    clip, keep the clip once for each set of rules in `check`.
     """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
@@ -272,7 +266,7 @@ def _leave_to_trainer(file_uses: Found, root: Path) -> None:
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    """Return the place that sets the threshold in words, such as "as args.json:1 sets it"."""
+    """Return words for the place that sets the threshold, such as "as args.json:1 sets it"."""
 
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
@@ -294,10 +288,10 @@ def _glob(rules: CheckRules, path: Path, root: Path) -> str:
 def _unused(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Yield a finding for each rule of the table `check` without effect. Rules of `check.require` are left out.
+    """If a rule in the table `check` has no effect, yield a finding. Rules of `check.require` are left out.
 
-    If the checked paths do not contain the whole directory `root`, only examine entries of `check.ignore` that match
-    one of `files`.
+    If the checked paths are a part of `root`, examine the entries of `check.ignore` that match a checked file, and no
+    other rules.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):

@@ -18,11 +18,10 @@ THRESHOLD = "__threshold__"
 """The placeholder for the threshold in `ClipUse.call`."""
 
 ONE_PER_GROUP = (
-    "Paddle clips each group of parameters of an optimizer by a norm of its own. To clip by one norm, pass all "
-    "parameters in one list. AdamW then excludes some from weight decay by apply_decay_param_fun=. Or ignore the clip "
-    "with a reason in check.ignore."
+    "Paddle clips each parameter group of an optimizer by a separate norm. To clip by one norm, pass all parameters in "
+    "one list. To exclude parameters from AdamW's weight decay, pass apply_decay_param_fun=. Or ignore the clip with a "
+    "reason in check.ignore."
 )
-"""The reason why the effect of a clip of Paddle is unknown. Paddle calls a clip once for each parameter group."""
 
 
 class NamedValue(NamedTuple):
@@ -36,7 +35,7 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ClipUse:
-    """A clip in a file, or a file whose clip is set in another file.
+    """A clip in a file, or a note that another file sets the clip.
 
     Exactly one of three fields is set: `config`, `why_unknown` or `set_elsewhere`.
     """
@@ -52,20 +51,20 @@ class ClipUse:
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """The settings of a clip whose threshold is only known at run time, with an arbitrary threshold."""
+    """If the threshold is unknown: the other settings of the clip. The threshold of `rule` has no meaning."""
 
     rejected: str = ""
-    """The reason why a trainer rejects the threshold, such as a different threshold in DeepSpeed's settings."""
+    """The reason why a trainer rejects the threshold. For example, DeepSpeed's settings have a different threshold."""
 
     unclipped: bool = False
     """Whether an optimizer has no clip although the file clips for another optimizer."""
 
     option: str = ""
     values: tuple[NamedValue, ...] = ()
-    """The values of all clip keys in a file, for a key that no known trainer reads."""
+    """If no known trainer reads the clip key: the values of all clip keys in the file."""
 
     read: Path | None = None
-    """The trainer's configuration file that was read. It can inherit the clip from the file `path`."""
+    """The trainer's configuration file. If this file inherits the clip, `path` is the base file."""
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
@@ -97,7 +96,7 @@ class ClipUse:
     """The training engine, such as "DeepSpeed", if the engine changes how Python code can clip."""
 
     package: str = ""
-    """The package of the function or class that clips in Python source, such as "torch"."""
+    """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
 
     unused: str = ""
     """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
@@ -135,15 +134,13 @@ class Found:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Configuration files whose inherited clip is already in `uses` for another file."""
+    """Configuration files without a clip in `uses`, because another file in `uses` inherits the same clip."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""
 
     notes: list[str] = field(default_factory=list)
     elsewhere: list[Path] = field(default_factory=list)
-    """Files whose clip is set in another file or in the script."""
-
     unread: int = 0
 
 

@@ -20,10 +20,7 @@ SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
 NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
-"""Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm.
-
-The match ends before the value, so that an override inside the value also matches.
-"""
+"""Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm."""
 
 WRITTEN = re.compile(rf"\s*(?:- )?[\"']?({NAME})[\"']?:\s+[\"']?((?:[\d.]|\$[\w{{])[^\s,\"']*)")
 """Matches a line of YAML or JSON that sets a number or a variable, for example in a heredoc."""
@@ -78,7 +75,7 @@ def is_shell(path: Path) -> bool:
 
 
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
-    """Return the clips that the command lines in a text set.
+    """Return each clip that a command line in a text sets.
 
     read: The options that a trainer's format reads.
     lines: The lines whose overrides a trainer's format reads.
@@ -98,7 +95,7 @@ def _edited(path: Path, text: str) -> Iterator[ClipUse]:
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
-    """Return the clips that command lines in a TOML, YAML or JSON file set, as in a Kubernetes job."""
+    """Return each clip that a command line in a TOML, YAML or JSON file sets."""
     return [
         replace(use, line=document.line(keys) or 1) for keys, text in texts(document.data) for use in clips(path, text)
     ]
@@ -121,7 +118,7 @@ def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 
 def is_clip(setting: Setting) -> bool:
-    """Return whether a setting is named like a clip. The value of an override can be null."""
+    """Return whether a setting is named like a clip."""
     value = setting.value
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
@@ -139,8 +136,8 @@ def settings(text: str) -> Iterator[Setting]:
     """Yield each option and override, in the order of lines. If the text assigns NAME once, `$NAME` has the assigned
     number.
 
-    An assignment is left out if the text reads the variable. An option is left out if the same command repeats the
-    option later.
+    An assignment is left out if the text reads the variable. If a command repeats an option, the last repetition
+    counts.
     """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))

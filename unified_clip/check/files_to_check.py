@@ -31,11 +31,9 @@ MAX_NOTEBOOK_BYTES = 64 << 20
 TOO_LARGE = "It is larger than"
 
 UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
-"""The suffixes of files that can contain clips, but are not read."""
 
 OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
-"""Endings of the names of files that rarely contain clips. The check reports such files only if their text names a
-clip."""
+"""Files with these endings rarely contain clips. The check reports a file only if its text names a clip."""
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -144,7 +142,7 @@ def _rules() -> set[str]:
 
 def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
     names = ", ".join(map(shown, reports))
-    texts = [f"Not read, because they are reports of unified-clip config check: {names}."] if reports else []
+    texts = [f"The check does not read its own reports: {names}."] if reports else []
     files = {file: kind for path in paths if path.is_dir() for file, kind in _unread_below(path)}
     if files:
         counts = Counter(files.values())

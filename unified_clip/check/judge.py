@@ -22,17 +22,16 @@ from .model import Clip, Difference, Finding, Kind, Result
 from .python import twice
 
 NORM = re.compile(r"the norm( from \S+)?")
-"""Matches the words for the norm in a description such as "changes the norm from 10 to 1"."""
 
 
 NO_DEFAULT = (
     "This is the trainer's default, and check.explicit requires the key. A default hides a key that was removed or "
-    "misspelt, and may change with the trainer's version."
+    "misspelt. A new version of the trainer might change the default."
 )
 
 
 OFF_HINT = (
-    'If the training code clips by {clip}, as {own} does, this clip has to be off: add "{file}" to check.off in {clip}.'
+    'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
 )
 WITH_THRESHOLD = "With the threshold of {file}:"
 ANY_THRESHOLD = "{why} With any threshold, these settings differ: {settings}."
@@ -47,7 +46,7 @@ OFF_REQUIRED = "check.off requires that this clip is off, since the training cod
 
 
 class Judge:
-    """Compares clips with one clip configuration. `judge` adds sentences about accepted clips to `notes`."""
+    """`judge` adds sentences about accepted clips to `notes`."""
 
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
@@ -68,10 +67,8 @@ class Judge:
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
-        """Return the result of a clip, and the finding. The finding is None if the result is "same", "near" or "off".
-
-        nearest: Whether to accept a clip that differs only in family or eps.
-        """
+        """Return the result of a clip, and the finding. The finding is None if the result is "same", "near" or
+        "off"."""
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
             use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")
@@ -110,10 +107,6 @@ class Judge:
         return self._finding(use, "missing", use.why_unknown, edit)
 
     def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
-        """Return the finding for a clip that differs from the configuration.
-
-        why: Words to print before the effect, if the threshold is only known at run time.
-        """
         family = family_difference(config, self.config)
         does = " ".join(describe.sentences(config))
         compared = self._comparison(config)
@@ -141,7 +134,7 @@ class Judge:
         return None if family is not None and (family.same or nearest) else config
 
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """If Python source clips by unified_clip, add advice about `check.off` before the edit."""
+        """Return the edit. If Python source clips by unified_clip, begin with advice about `check.off`."""
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback
         if not is_hinted or not self._own or use.is_own or use.engine in UNREACHABLE:
@@ -161,7 +154,7 @@ class Judge:
         return None
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
-        """Return the result and the finding for a script whose clip is set in a file of its trainer.
+        """Return the result and the finding if a trainer's file, not the script, sets the clip.
 
         If the script also clips by unified_clip, the trainer's own clip has to be off.
         """
@@ -253,7 +246,7 @@ class Judge:
             expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
             return f"{row.of}: this clip {this}; {self._file.name} {expected}"
         if row.distance < math.inf:
-            elements = f"elements differ by up to {row.distance:.2g} of the largest one"
+            elements = f"elements differ by up to {row.distance:.2g} times the largest element"
         else:
             elements = "other elements become NaN or infinite"
         return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"

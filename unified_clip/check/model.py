@@ -30,7 +30,7 @@ class Difference(ReportModel):
 
 
 class Finding(ReportModel):
-    """A clip that differs or is missing, a clip of unknown effect, or a rule of the table `check` without effect."""
+    """A problem that the check found. The field `kind` has the type of the problem."""
 
     kind: Kind
     """"drift": the clip differs, clips twice, or is on although `check.off` lists the file. "missing": a clip that
@@ -47,11 +47,11 @@ class Finding(ReportModel):
     """The column. The first column is 1."""
 
     clip: str
-    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path, the
-    rule, the trainer's default, or the step or optimizer without a clip. For "unused": the rule."""
+    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the place that
+    needs a clip, such as a path, a step or an optimizer. For "unused": the rule."""
 
     does: str
-    """For "drift": the effect of the clip, in sentences. For other kinds: the reason of the finding, in sentences."""
+    """For "drift": the effect of the clip, in sentences. For other kinds: the reason for the finding, in sentences."""
 
     wanted: str
     """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
@@ -60,12 +60,13 @@ class Finding(ReportModel):
     """The settings that differ. The list is empty unless the kind is "drift"."""
 
     effect: str
-    """For "drift": the norm of example gradients before the clip, after the clip, and after the clip of the
-    configuration. The example gradients are those whose results differ most. The text can also be the largest
-    difference between two families, or the reason why the clip has to be off. The text is empty for all other kinds."""
+    """For "drift": a sentence about example gradients. The sentence has the norm before any clip, the norm after this
+    clip, and the norm after the clip of the configuration. The check chooses the example with the largest difference.
+    The text can also be the largest difference between two families, or the reason why the clip has to be off. The text
+    is empty for all other kinds."""
 
     edit: str
-    """The text to write instead, advice in sentences, or both."""
+    """The correction: code or keys to write, sentences with advice, or both."""
 
     ignored: str | None = None
     """The reason in the entry of `check.ignore` that covers the finding, or null if no entry covers the finding."""
@@ -76,7 +77,7 @@ class Finding(ReportModel):
 
 
 class Clip(ReportModel):
-    """A clip that was compared with the configuration, or whose effect is unknown."""
+    """A clip that the check found, and the result of the comparison."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -89,18 +90,18 @@ class Clip(ReportModel):
     """The code or key that clips: a function, an argument, or a trainer with its key."""
 
     format: str
-    """The format of the file, such as "hf". The text is empty for a call in Python source, and if the format is
-    unknown."""
+    """The format of the file, such as "hf". The text is empty if the clip is a call in Python source. The text is also
+    empty if the format is unknown."""
 
     family: str
     """The family of the clip's rule. The text is empty if the rule has no family, or if the effect of the clip is
     unknown."""
 
     result: Result
-    """"same": the clip has the effect of the configuration. "near": the clip differs only in family or eps, and
-    `--nearest` or `check.nearest` accepts the difference. "off": the trainer's own clip is off, as `check.off`
-    requires. "ignored": an entry of `check.ignore` covers the finding. "drift", "missing" and "unknown": the clip has a
-    finding of this kind."""
+    """"same": the clip has the effect of the configuration. "near": `--nearest` or `check.nearest` accepts the clip,
+    although its family or its eps differs. "off": the trainer's own clip is off, as `check.off` requires. "ignored":
+    an entry of `check.ignore` covers the finding. "drift", "missing" and "unknown": the clip has a finding of this
+    kind."""
 
 
 class Counts(ReportModel):

@@ -22,7 +22,6 @@ ERRORS = ("drift", "missing")
 """The kinds of findings that are errors for GitHub. Findings of other kinds are warnings."""
 
 MAX_LINES = 20
-"""The largest number of clips for which a check without findings prints a line for each clip."""
 
 CODE = ("edit",)
 """The fields of the report that contain code. Line breaks in code are kept."""
@@ -92,7 +91,7 @@ def _kind(clip: Clip) -> str:
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each line about a finding.
 
-    If the rule differs, most other settings are only listed by name.
+    If the rule differs, the values of most other settings are left out.
     """
     if finding.kind != "drift":
         yield "why", finding.does
@@ -115,7 +114,8 @@ def as_json(report: CheckReport) -> str:
 
 
 def as_sarif(report: CheckReport) -> str:
-    """Return a report as SARIF 2.1.0, for GitHub code scanning. Ignored findings are suppressed results."""
+    """Return a report as SARIF 2.1.0, for GitHub code scanning. Each ignored finding becomes a result with a
+    suppression."""
     rules = [{"id": f"clip-{kind}", "shortDescription": {"text": title}} for kind, title in TITLES.items()]
     driver: dict[str, Any] = {"name": "unified-clip", "rules": rules, "version": _version()}
     report = _escaped(report)

@@ -1,4 +1,4 @@
-"""Check scripts whose trainer reads its clip from a configuration file, as with LightningCLI."""
+"""Check the clips of scripts with LightningCLI, which reads the clip from a configuration file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _parts(use: ClipUse) -> tuple[str, str]:
 
 
 def reads_file(use: ClipUse) -> bool:
-    """Return whether a clip in Python source is a call, such as LightningCLI, that reads the clip from a file."""
+    """Return whether a call in Python source reads its clip from a file, as LightningCLI does."""
     return use.is_set_outside and any(_parts(use)[0] in each.elsewhere for each in settings())
 
 

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 HERE = re.compile(r"^(\./+)+")
-"""Matches "./" at the start of a pattern."""
 
 BACKSLASH = "\\"
 
@@ -52,9 +51,9 @@ def advice(glob: str, root: Path, wrong: str = "") -> str:
     """
     whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
     if BACKSLASH in glob:
-        return f'Write "{glob.replace(BACKSLASH, "/")}", with / on all systems, or remove the {whole}.'
+        return f'Patterns contain / on all systems. Write "{glob.replace(BACKSLASH, "/")}", or remove the {whole}.'
     if Path(glob).is_absolute():
-        return f'Write "{relative(Path(glob), root)}", relative to the clip configuration, or remove the {whole}.'
+        return f'Write the path from the clip configuration, "{relative(Path(glob), root)}", or remove the {whole}.'
     if (root / glob).is_dir():
         return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the {whole}.'
     return f"Remove the {whole}, or correct {correct}."

@@ -59,11 +59,11 @@ TARGET = (
     "clip configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
-"""Keys that identify a file of TrainingArguments if the file has no clip key."""
+"""A file with both keys probably sets TrainingArguments."""
 
 BY_DEFAULT = (
-    "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP, which clip at "
-    '1.0 by default. Set "**/{name}" in check.formats to the format, "hf" or "paddlenlp". Or ignore the file with a '
+    "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP. Both trainers "
+    'clip at 1.0 by default. Set "**/{name}" in check.formats to "hf" or to "paddlenlp". Or ignore the file with a '
     "reason in check.ignore."
 )
 
@@ -94,10 +94,8 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
         names = [use.format for use in uses]
-        advice = (
-            f'In check.formats of the clip configuration, set "**/{path.name}" to the right one, such as "{names[0]}".'
-        )
-        return [_unknown(path, "configuration", f"The file may be of the formats {' or '.join(names)}. {advice}")]
+        advice = f'In check.formats, set "**/{path.name}" to the right format, such as "{names[0]}".'
+        return [_unknown(path, "configuration", f"The format of the file is unclear: {' or '.join(names)}. {advice}")]
     return uses[:1]
 
 
@@ -123,7 +121,8 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a clip for each trainer in a shell script, and a clip of unknown effect for each other clip option."""
+    """Return a clip for each trainer in a shell script. If no trainer reads a clip option, add a clip of unknown
+    effect."""
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -286,7 +285,7 @@ def may_be_configuration(path: Path) -> bool:
     """Return whether a file can be a trainer's configuration.
 
     Python source has to contain a line such as `optimizer = ...` or `_base_ = ...`. A notebook cannot be a
-    configuration. Every other file can be one.
+    configuration.
     """
     if path.suffix.lower() != PYTHON:
         return path.suffix.lower() != NOTEBOOK
@@ -294,7 +293,7 @@ def may_be_configuration(path: Path) -> bool:
 
 
 def _shows_own_key(trainer: Format, path: Path) -> bool:
-    """Return whether the text of a file contains a key that only `trainer` uses, or a key that names base files.
+    """Return whether the text of a file contains an own key of `trainer`, or a key that names base files.
 
     Return True if the trainer has no `own_keys`.
     """
@@ -308,5 +307,4 @@ def _text(path: Path) -> str:
 
 
 def line(path: Path, keys: Sequence[Key]) -> int:
-    """Return the line of a key in a clip configuration, or 1 if the key is not found."""
     return convert.named(path, convert.UNIFIED_CLIP)[1].line(keys) or 1

@@ -29,7 +29,6 @@ class TrainerKeys(NamedTuple):
     """Whether the edited file has exactly the effect of the configuration, or None if the edit was not tried."""
 
     problem: str = ""
-    """The reason why the keys alone are not enough, or ''."""
 
     @property
     def with_problem(self) -> str:
@@ -61,7 +60,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the missing clip key, or () if the user chooses a name in the path."""
+    """Return the path of the missing clip key. If the user can choose a name in the path, return ()."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
@@ -111,7 +110,8 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Try an edit of a file. Return (whether the edited file clips exactly like `target`, problem or '')."""
+    """Try an edit of a file. Return whether the edited file clips exactly like `target`, and words about the
+    problem."""
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)
@@ -151,7 +151,7 @@ def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
-    """Return the file to edit in words, or '' if the edited file contains the clip."""
+    """Return words such as "In base.yaml, set:" if the user has to edit a file without the clip."""
     document, file = use.document, use.read
     if document is None or file is None:
         return ""

@@ -71,7 +71,7 @@ def test_a_threshold_that_the_file_does_not_show_is_unknown(check: Check, text: 
     content = text.format(key=NULL, rule="global_norm", threshold="${limit}")
     finding = only_finding(check({"config.yaml": content}, config))
     assert (finding.kind, finding.clip) == ("unknown", NAME)
-    assert finding.does.startswith("The configuration of this ClipCallback is not read: ")
+    assert finding.does.startswith("The check cannot read the configuration of this ClipCallback. ")
     loaded = content.replace("unified_clip.ClipConfig", "my.ClipConfig")
     assert "Its config is not a ClipConfig with settings." in only_finding(check({"config.yaml": loaded}, config)).does
 
@@ -122,4 +122,5 @@ def test_a_trainer_without_a_composition_gets_advice_beside_a_callback(check: Ch
     parts = {path: text.format("") for path, text in PARTS.items()}
     del parts["conf/train.yaml"]
     finding = only_finding(check(parts | {"conf/eval.yaml": "defaults: []\n"}))
-    assert 'as conf/callbacks/clip.yaml does, this clip has to be off: add "conf/trainer/default.yaml"' in finding.edit
+    assert finding.edit.startswith("If conf/callbacks/clip.yaml clips the gradients of this training, ")
+    assert 'Add "conf/trainer/default.yaml" to check.off' in finding.edit

@@ -99,7 +99,7 @@ def test_a_file_of_two_formats_is_unknown_unless_both_mean_the_same(check: Check
     for clip in ('"gradient_clipping": 2.0, ', ""):  # they differ, or DeepSpeed's depends on the version
         finding = only_finding(check({"both.json": BOTH % clip}))
         assert (finding.kind, finding.line) == ("unknown", 1)
-        assert finding.does.startswith("The file may be of the formats deepspeed or hf. ")
+        assert finding.does.startswith("The format of the file is unclear: deepspeed or hf. ")
 
 
 def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Check) -> None:

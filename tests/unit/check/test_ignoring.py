@@ -169,7 +169,7 @@ def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(
 ) -> None:
     ds = {"ds.json": DEEPSPEED % "1.0"}
     advice, _, entry = only_finding(check({name: off, **ds})).edit.partition(", add to clip.toml:\n")
-    assert advice == "If your own code reads this key, set it to 1.0. Or, if 0 clips nothing, as intended"
+    assert advice == "If your own code reads this key, set it to 1.0. Or, if 0 is meant to switch the clip off"
     report = check({name: off, **ds}, f"{CLIP_CONFIG}{entry}\n")
     assert (report.findings, len(report.ignored)) == ([], 1)
     for text in (off.replace("0", "5.0"), off + second):
@@ -243,5 +243,5 @@ def test_an_entry_for_keys_of_two_rules_approves_no_rule(check: Check) -> None:
 def test_a_key_of_0_with_the_name_of_another_rule_is_not_to_be_set(check: Check) -> None:
     finding = only_finding(check({"own.yaml": "clip_grad_value: 0", "ds.json": DEEPSPEED % "1.0"}))
     advice, _, entry = finding.edit.partition(", add to clip.toml:\n")
-    assert advice == "If your own code reads this key, and 0 clips nothing, as intended"
+    assert advice == "If your own code reads this key, and 0 is meant to switch the clip off"
     assert 'rule = "none"' in entry

@@ -84,7 +84,7 @@ def test_without_the_rule_the_edit_names_it(check: Check) -> None:
     assert {each.path for each in findings} == {*TEAMS}
     for finding in findings:
         own = f"{Path(finding.path).parent.name}/train.py"
-        hint = f"If the training code clips by clip.toml, as {own} does, this clip has to be off: add "
+        hint = f"If {own} clips the gradients of this training, this clip has to be off. Add "
         assert finding.edit.startswith(f'{hint}"{finding.path}" to check.off in clip.toml.\n')
 
 
@@ -98,7 +98,7 @@ def test_advice_fits_a_configuration_in_another_directory(check: Check) -> None:
         clip.write_text(CLIP_CONFIG + rules)
         findings = check_files.check(clip, paths, files_to_check.files(paths, clip)).findings
         edits = {each.path: each.edit for each in findings}
-        assert (f'add "{pattern}" to check.off in clip.toml' in edits.get("nlp/args.json", "")) is advised
+        assert (f'Add "{pattern}" to check.off in clip.toml' in edits.get("nlp/args.json", "")) is advised
         assert 'ClipConfig.load("shared/clip.toml")' in edits["a.py"]
 
 
@@ -107,7 +107,7 @@ def test_the_edit_of_a_clip_that_the_command_line_sets_names_the_rule(check: Che
     parser = "from transformers import HfArgumentParser, TrainingArguments\n\nHfArgumentParser(TrainingArguments)\n"
     finding = only_finding(check({"own.py": own, "train.py": parser}))
     assert (finding.kind, finding.path) == ("unknown", "train.py")
-    assert finding.edit.startswith("If the training code clips by clip.toml, as own.py does, this clip has to be off")
+    assert finding.edit.startswith("If own.py clips the gradients of this training, this clip has to be off.")
 
 
 def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -> None:
@@ -135,7 +135,7 @@ def test_a_clip_that_is_on_is_a_drift(check: Check, path: str, text: str, line: 
     ("vision/config.yaml", "model: resnet\n", "the file shows no trainer"),
     ("nlp/args.json", ARGUMENTS.format(', "max_grad_nrom": 0'), "max_grad_nrom"),
     ("nlp/args.json", "{", "args.json"),
-    ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "may be set by"),
+    ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "might come from"),
 ])  # fmt: skip
 def test_a_file_that_is_not_understood_is_unknown(check: Check, path: str, text: str, why: str) -> None:
     findings = check({**TEAMS, path: text}, off_rule(*TEAMS)).findings

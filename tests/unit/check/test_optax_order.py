@@ -46,7 +46,7 @@ LATE = {
 def test_a_clip_after_another_transformation_is_unknown(check: Check, code: str) -> None:
     finding = only_finding(check({"a.py": f"{HEAD}{code}\n"}))
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.as_optax")
-    why = f"This clip comes after {LATE[code]} in optax.chain, so it clips the updates of that transformation, "
+    why = f"This clip comes after {LATE[code]} in optax.chain, so the clip changes updates, "
     assert finding.does.startswith(why)
     assert "clip.as_optax() first in optax.chain" in finding.edit
 

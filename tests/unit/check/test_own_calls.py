@@ -80,7 +80,7 @@ def test_an_attribute_with_a_clip_is_followed(check: Check, value: str) -> None:
     )
     call = "    self.clip.clip_(model.named_parameters())\n"
     assert "comes after self.optimizer.step()" in only_finding(check({"a.py": text.format(call)})).does
-    assert "No checked file uses this configuration, clip" in only_finding(check({"a.py": text.format("")})).does
+    assert "No checked file uses the configuration clip" in only_finding(check({"a.py": text.format("")})).does
     assert check({"a.py": text.format(""), "b.py": f"def f(self):\n{call}"}).findings == []
 
 
@@ -94,7 +94,7 @@ def test_a_clipper_that_is_never_called_is_unknown(check: Check) -> None:
         check({"a.py": source("clip = CLIP.clipper(names=model)\nloss.backward()\noptimizer.step()\n")})
     )
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.clipper")
-    assert finding.does.startswith("clip clips nothing")
+    assert finding.does.startswith("The function never uses the configuration clip")
 
 
 def test_a_clipper_has_the_names_of_the_whole_model(check: Check) -> None:

@@ -25,7 +25,7 @@ def test_the_check_does_not_read_its_own_reports(
     assert [cli.main(command) for _ in range(2)] == [status, status], "the second run overwrites the report"
     report = check(files, EXPLICIT)
     assert {each.path for each in report.findings} == ({"a.py"} if status else set())
-    assert "Not read, because they are reports of unified-clip config check: report.json." in report.notes
+    assert "The check does not read its own reports: report.json." in report.notes
     assert report.counts.files == len(FILES)
 
 

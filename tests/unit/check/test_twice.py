@@ -74,8 +74,8 @@ LightningCLI(Model, trainer_defaults={{'callbacks': [ClipCallback(clip)]}})
 """
 YAML = "trainer:\n  max_epochs: 3\n  accelerator: gpu\n"
 JSON = '{"output_dir": "o", "eval_strategy": "no", "per_device_train_batch_size": 4, "max_grad_norm": 0.5}\n'
-HINT = "If the training code clips by clip.toml, as a.py does, this clip has to be off: "
-HINT += 'add "{}" to check.off in clip.toml.'
+HINT = "If a.py clips the gradients of this training, this clip has to be off. "
+HINT += 'Add "{}" to check.off in clip.toml.'
 
 
 @pytest.mark.parametrize(("source", "files", "path", "off"), [

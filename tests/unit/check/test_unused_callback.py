@@ -31,7 +31,7 @@ MADE = "callbacks = [ClipCallback(clip)]\n"
 def test_a_callback_that_no_code_passes_on_does_not_clip(check: Check, trainer: str, code: str, name: str) -> None:
     finding = only_finding(check({"a.py": f"{MODULE.format(trainer)}{code}", "b.py": "import a\n"}))
     assert (finding.kind, finding.clip) == ("unknown", f"unified_clip.integrations.{trainer}_callback.ClipCallback")
-    assert finding.does.startswith(f"No checked code passes this callback, {name}, to a trainer, so it clips nothing.")
+    assert finding.does.startswith(f"No checked code passes the callback {name} to a trainer, so the callback")
     assert finding.edit.startswith("Pass the callback to the trainer")
 
 

@@ -14,8 +14,8 @@ OWN = 'ClipConfig(rule="global_norm", threshold=1.0)'
 def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check, make: str) -> None:
     finding = only_finding(check({"a.py": f"{IMPORT}def step(grads):\n    clip = {make}\n    return grads\n"}))
     assert (finding.kind, finding.line) == ("unknown", 4)
-    assert finding.does.startswith("clip clips nothing: the function makes this configuration and never uses it.")
-    assert finding.edit.endswith("clip by the configuration, as in clip(gradients), which changes the training.")
+    assert finding.does.startswith("The function never uses the configuration clip, so the configuration clips")
+    assert finding.edit.endswith("clip(gradients). A new clip changes the training.")
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def test_a_configuration_that_no_file_names_does_not_clip(check: Check, source: 
     other_module = "import torch\n\n\ndef step(clip):\n    torch.clamp(clip, 1)  # a.clip\n"
     finding = only_finding(check({"team/a.py": IMPORT + source.format(LOAD), "b.py": other_module}))
     assert (finding.kind, finding.path) == ("unknown", "team/a.py")
-    assert finding.does.startswith("No checked file uses this configuration, clip, so it clips nothing.")
+    assert finding.does.startswith("No checked file uses the configuration clip, so the configuration clips nothing.")
 
 
 def test_a_configuration_without_a_name_does_not_clip(check: Check) -> None:
     assert only_finding(check({"a.py": f"{IMPORT}{LOAD}\n"})).does.startswith(
-        "No code uses the configuration that this line"
+        "This line creates a configuration that no code uses"
     )
 
 
@@ -128,7 +128,7 @@ def test_a_configuration_that_may_be_used_is_no_finding(check: Check, source: st
 def test_code_that_only_reads_a_configuration_does_not_clip(check: Check, read: str) -> None:
     finding = only_finding(check({"a.py": f"{IMPORT}clip = {LOAD}\n{read}\n"}))
     assert (finding.kind, finding.line) == ("unknown", 3)
-    assert finding.does.startswith("No checked file uses this configuration, clip, so it clips nothing.")
+    assert finding.does.startswith("No checked file uses the configuration clip, so the configuration clips nothing.")
 
 
 @pytest.mark.parametrize("read", ["advantages.clip(-1, 1)", "print(self.clip)", "vars(x)"])

@@ -23,7 +23,7 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of the function that wraps the code of a cell, if the cell is only written to a file and never run."""
+"""The name of the function that wraps the code of a `%%writefile` cell. The notebook never runs this code."""
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
@@ -169,13 +169,12 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
 
 
 def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Convert a cell that is only written to a file to a function. The line with `def` replaces the line of the
-    magic."""
+    """Wrap the code of a `%%writefile` cell in a function. The line with `def` replaces the line of the magic."""
     return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (lines with `pass` in place of magics, lines that contain only the commands)."""
+    """Separate the lines of Python from the lines of commands. In the lines of Python, `pass` replaces each magic."""
     code, commands = [], []
     is_continued = False
     for line in lines:

@@ -16,14 +16,14 @@ from .cells import NOTEBOOK, Notebook, NotebookError
 LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
 """Matches a place in a reason, such as "line 3" or "train.py, line 3"."""
 
-NOT_PYTHON = "This cell names a clip and is not valid Python. Correct it, or ignore it with a reason in check.ignore."
+NOT_PYTHON = "This cell names a clip, but is not valid Python. Correct it, or ignore it with a reason in check.ignore."
 NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
 
 
 def others(path: Path) -> list[ClipUse]:
-    """Return the clips of a notebook that are not in Python: clips in command lines and in other languages.
+    """Return the clips in the command lines of a notebook, and in its cells in other languages.
 
-    For an invalid notebook whose text names a clip, return one clip of unknown effect.
+    If the notebook is invalid, and its text names a clip, return one clip of unknown effect.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []

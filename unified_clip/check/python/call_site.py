@@ -13,27 +13,22 @@ from ..clip_use import THRESHOLD
 from .optimizers import is_made
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
-"""The arguments by which clip functions get parameters, gradients or a model."""
 
 PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
 
 GROUP = re.compile(r"param_groups\[.*\]\[.params.\]")
 MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module", re.IGNORECASE)
-"""Matches the usual names of a model, or of a wrapper around a model."""
 
 HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
-"""Matches a condition that excludes only parameters without a gradient."""
 
 SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_only|subset")
-"""Matches names that suggest a selection of parameters, such as "no_decay"."""
 
 MAX_ALIASES = 3
-"""The largest number of assignments to follow, such as `a = b` after `b = model.parameters()`."""
 
 ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
 NAMED = (
-    "The call clips only {pattern}. Inside this part of the model, the names of parameters are shorter, so the "
-    "patterns of the configuration might not match the names. Clip by clip.clipper(model), which has the names of the "
+    "The call clips only {pattern}. In this part of the model, a parameter has a shorter name than in the whole model. "
+    "So the patterns of the configuration might not match. Clip by clip.clipper(model), which reads the names in the "
     "whole model."
 )
 
@@ -102,8 +97,8 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             is_one = isinstance(tensors, ast.List | ast.Tuple) and len(tensors.elts) == 1
             if targets & names and (is_one or PARAMETERS.search(over)):
                 raise ConfigError(
-                    f"The call is in a loop over {over}: each iteration clips by its own norm. If one norm is meant, "
-                    "make one call for all parameters. Otherwise, ignore the clip with a reason in check.ignore."
+                    f"The call is in a loop over {over}, so each iteration computes a separate norm. If one norm is "
+                    "meant, make one call for all parameters. Otherwise, ignore the clip with a reason in check.ignore."
                 )
 
 
@@ -125,11 +120,11 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
                 _check_condition(condition)
             return _pattern(source, loop.iter, depth)
         case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper)) if lower is not None or upper is not None:
-            raise ConfigError(f"The call clips only a part of a list, {ast.unparse(tensors)}. {ADVICE}")
+            raise ConfigError(f"The call clips only {ast.unparse(tensors)}, a part of a list. {ADVICE}")
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
             group = ast.unparse(tensors)
             raise ConfigError(
-                f"The call clips one parameter group, {group}. The optimizer may have other groups. {ADVICE}"
+                f"The call clips one parameter group, {group}. The optimizer might have other groups. {ADVICE}"
             )
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) | ast.Attribute(attr=name):
             return _pattern_of_definition(source, tensors, name, depth)

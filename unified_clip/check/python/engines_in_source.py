@@ -1,4 +1,4 @@
-"""Find the training engine that Python source chooses, such as DeepSpeed."""
+"""Find the name of the training engine in Python source, such as "DeepSpeed"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARGUMENTS = {
     "deepspeed_plugins": engines.DEEPSPEED,
     "megatron_lm_plugin": engines.MEGATRON,
 }
-"""The arguments of TrainingArguments and of Accelerator that choose an engine."""
+"""For each argument of TrainingArguments or Accelerator: the engine that the argument chooses."""
 
 ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
@@ -47,7 +47,6 @@ def _wrapping(source: Source, call: ast.Call) -> str:
 
 
 def _of_arguments(source: Source, call: ast.Call, functions: tuple[str, ...] = ()) -> str:
-    """Return the engine that the arguments of a call choose, or ''."""
     if functions and source.dotted(call.func) not in functions:
         return ""
     for keyword in call.keywords:

@@ -30,7 +30,7 @@ COMMANDS = re.compile(
 PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
 BRACES = re.compile(r"\{[^{}]*\}")
 RUN_TIME = "${...}"
-"""Replaces a part of a command line that is only known at run time, such as a shell variable."""
+"""The placeholder for an unknown part of a command line."""
 
 CLIPPING = "gradient_clipping"
 PORTED = ("deepspeed", "accelerate")
@@ -46,17 +46,17 @@ IN_ENVIRONMENT = (
     "check.ignore."
 )
 NEED_CLIP = (
-    "need_clip excludes parameters from Paddle's clips, and this file does not show whether {config} excludes the same "
-    "parameters. Remove need_clip, or ignore this setting with a reason in check.ignore."
-).format(config="the clip configuration")
+    "need_clip excludes parameters from Paddle's clips. {config} has to exclude the same parameters, but this file "
+    "does not show their names. Remove need_clip, or ignore this setting with a reason in check.ignore."
+).format(config="The clip configuration")
 LAYERWISE = (
     "This optimizer updates each parameter during the backward pass, so that no norm of all gradients exists "
     "and max_grad_norm has no effect. Choose another optim, or ignore this setting with a reason in check.ignore."
 )
 NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
 UNPACKED = (
-    "The arguments in {code} are only known at run time, and may set a clip. Pass each argument by its name, or ignore "
-    "the call with a reason in check.ignore."
+    "The arguments in {code} are only known at run time. They might set a clip. Pass each argument by its name, or "
+    "ignore the call with a reason in check.ignore."
 )
 
 
@@ -114,7 +114,7 @@ def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for code that excludes a parameter from clipping, such as `p.need_clip = False`."""
+    """Yield a setting for code such as `p.need_clip = False`."""
     match node:
         case ast.keyword(arg="need_clip", value=value):
             place: ast.expr = value
@@ -129,7 +129,7 @@ def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _layerwise(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for an optimizer that updates each parameter during the backward pass, such as optim="lomo"."""
+    """Yield a setting for code such as optim="lomo"."""
     match node:
         case ast.keyword(arg="optim", value=value):
             match source.followed(value):
@@ -146,7 +146,7 @@ def _layerwise(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for an optimizer of Keras whose arguments are unpacked, as in keras.optimizers.Adam(**kwargs)."""
+    """Yield a setting for code such as keras.optimizers.Adam(**kwargs)."""
     if isinstance(node, ast.Call) and KERAS_OPTIMIZER.match(source.dotted(node.func)):
         for keyword in node.keywords:
             if keyword.arg is None and not isinstance(keyword.value, ast.Dict):
@@ -155,7 +155,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield the effect of DeepSpeed's settings for Trainer, such as {"gradient_clipping": 0.5}.
+    """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}.
 
     Files that import a package of PORTED are skipped, because `unified-clip port` finds the key there.
     """
@@ -264,7 +264,7 @@ def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
 
 
 def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
-    """Return the text of a string, with RUN_TIME in place of each part that is only known at run time."""
+    """Return the text of a string. RUN_TIME replaces each part that is only known at run time."""
     value = source.followed(node)
     is_endless = value in around or len(around) > MAX_ALIASES
     around += (value,) * (value is not node)

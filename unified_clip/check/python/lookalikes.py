@@ -19,8 +19,8 @@ from ..rules.key_names import inner_values
 from ..trainer_files import has_number
 
 WHY = (
-    "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "
-    "configuration by hand, and ignore the setting with a reason in check.ignore."
+    "This setting is named like a clip setting, but the code that reads the setting is unknown. Compare its value with "
+    "the clip configuration by hand, and ignore the setting with a reason in check.ignore."
 )
 
 MAX_NORM = re.compile(r"(?i)max_?norm")
@@ -45,7 +45,7 @@ def read(path: Path) -> list[ClipUse]:
 
 
 def passed(path: Path) -> str:
-    """Return the first argument that is named like a clip and has no constant value, such as `max_grad_norm=limit`."""
+    """Return the first argument with the name of a clip and an unknown value, such as `max_grad_norm=limit`."""
     source = source_of(path)
     for call in source.calls if source is not None else ():
         for each in call.keywords:

@@ -26,8 +26,8 @@ HOLDERS = ("create", "Optimizer", "TrainState")
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
 WHY = (
-    "This clip comes after {code} in optax.chain, so it clips the updates of that transformation, not the gradients. "
-    "Write the clip first in optax.chain. To keep clipping updates, ignore the clip with a reason in check.ignore."
+    "This clip comes after {code} in optax.chain, so the clip changes updates, not gradients. Write the clip first in "
+    "optax.chain. If you want to clip the updates, ignore the clip with a reason in check.ignore."
 )
 
 INSIDE = (
@@ -125,7 +125,7 @@ def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _keeps(flow: Flow, call: ast.Call) -> bool:
-    """Return whether the result of a function contains the transformation among the arguments."""
+    """Return whether the result of a call contains the transformation that the call gets."""
     name, is_chain = last_name(call.func), _chain(flow.source, ast.Call(call, [], [])) or _chain(flow.source, call)
     if is_chain or name in (*HOLDERS, *APPENDING, *SHOWS, "dict") or name[:1].isupper():
         return True

@@ -36,7 +36,6 @@ STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
 CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 
 KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
-"""Packages whose models have a method `compile` with an argument for the optimizer."""
 
 COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object", "super")
 """Functions that can get the class of an optimizer without building an optimizer. `object` is `mock.patch.object`."""
@@ -51,7 +50,8 @@ def is_made(source: Source, node: ast.expr) -> bool:
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Yield the node and the full name of each optimizer that code builds, in the order of the source.
 
-    The node is the call that builds the optimizer, or the name of a class that code passes to a function.
+    The node is usually the call that builds the optimizer. If code passes the class to a function, the node is the name
+    of the class.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"

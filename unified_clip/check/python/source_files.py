@@ -43,7 +43,7 @@ _Known = tuple[Source, Mapping[str, config_calls.Own]]
 MEASURES = ("get_total_norm", "global_norm")
 
 OFF = "argument.leave_off"
-"""The name of the rule in `port` for an argument that switches off a trainer's clip."""
+"""The name of the rule of `unified-clip port` for arguments such as max_grad_norm=0."""
 
 LINE = re.compile(r"^Line (\d+)")
 
@@ -51,16 +51,16 @@ ADVICE = re.compile(r"^Port |^Then change |by hand")
 """Matches a sentence of `port` that advises how to change the code."""
 
 ONE_BOUND = (
-    "The call clamps by one bound only, so it might limit the coefficient of a clip by hand. Compare the code with the "
-    "clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "The call has only one bound, so the clamped value might be the coefficient of a hand-written clip. Compare the "
+    "code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 MAY_BE_GRADIENT = (
     "The clamped expression contains a gradient, but might be another value, as in gradient.norm().clamp(0, 10). "
     "Compare the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 RUN_TIME = (
-    "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "
-    "ignore the clip with a reason in check.ignore."
+    "The effect of this clip is unknown, since an argument is only known at run time. Write the value of the argument "
+    "into the call, or ignore the clip with a reason in check.ignore."
 )
 
 
@@ -76,7 +76,7 @@ def read(
     clip, but is not valid Python, also return a clip of unknown effect.
 
     configurations: The files that were read as configurations of trainers.
-    precisions: For each Python file, the mixed precision in each Accelerate configuration file nearby.
+    precisions: For each Python file: the mixed precision in each Accelerate file near the Python file.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
@@ -110,7 +110,7 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield the clips. For files with clips, also yield the steps and optimizers that have no clip.
+    """Yield the clips of all files. If a file has a clip, also yield its steps and optimizers without a clip.
 
     Clips that all callers switch off are left out. If Accelerate might have scaled the gradients, the effect of a clip
     is unknown.
@@ -322,7 +322,7 @@ def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
 
 
 def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:
-    """Return whether a trainer reads its clip from a file or the command line, not from unpacked arguments."""
+    """Return whether a trainer reads its clip from a file or from the command line."""
     is_unpacked = call is not None and (
         any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
     )

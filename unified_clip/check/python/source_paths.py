@@ -12,7 +12,6 @@ from ...config.formats.python_source import MAX_ALIASES, Source, last_name
 from ..notebooks.cells import python_source, source_of
 
 SAME = ("str", "os.fspath", "os.path.abspath", "os.path.normpath")
-"""Functions that return a path to the same file as their argument."""
 
 CONFIG = re.compile(r"(?i)\w*(cfg|conf|config|args)")
 
@@ -95,7 +94,7 @@ def _is_table(node: ast.expr) -> bool:
 
 
 def _mains(file: Path, imported: str = "") -> Iterator[Path]:
-    """Yield the file that each `@hydra.main(config_path="conf", config_name="train")` of a source names."""
+    """Yield the main configuration of each `@hydra.main(config_path="conf", config_name="train")` in a source."""
     if (source := _source(file)) is None:
         return
     modules = {part for name in source.imports.values() for part in name.split(".")}

@@ -1,4 +1,4 @@
-"""Find configurations and callbacks in Python source that clip nothing, because no code uses them."""
+"""Find unused configurations and unused callbacks in Python source."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..notebooks.cells import python_source, source_of
 from . import usage
 
 NEVER_USED = (
-    "{name} clips nothing: the function makes this configuration and never uses it. Clip by the configuration, as in "
-    "{name}(gradients), or remove the configuration."
+    "The function never uses the configuration {name}, so the configuration clips nothing. Clip by the configuration, "
+    "as in {name}(gradients), or remove the configuration."
 )
 NOT_ASSIGNED = (
-    "No code uses the configuration that this line makes, so it clips nothing. Assign the configuration to a variable "
-    "such as clip, and clip by the variable, as in clip(gradients). Or remove the configuration."
+    "This line creates a configuration that no code uses, so the line clips nothing. Assign the configuration to a "
+    "variable such as clip, and clip by the variable, as in clip(gradients). Or remove the configuration."
 )
 NOT_NAMED = (
-    "No checked file uses this configuration, {name}, so it clips nothing. Clip by the configuration, as in "
-    "{name}(gradients), or remove the configuration. If a file that is not checked uses it, pass that file, too."
+    "No checked file uses the configuration {name}, so the configuration clips nothing. Clip by the configuration, as "
+    "in {name}(gradients), or remove the configuration. If an unchecked file uses {name}, pass that file, too."
 )
 
 NOT_PASSED = (
-    "No checked code passes this callback, {name}, to a trainer, so it clips nothing. Pass it to the trainer, as in "
-    "Trainer(..., callbacks=[{callback}])."
+    "No checked code passes the callback {name} to a trainer, so the callback clips nothing. Pass it to the trainer, "
+    "as in Trainer(..., callbacks=[{callback}])."
 )
 
 
@@ -37,7 +37,7 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     """Return the clip of a call that creates a `ClipConfig`. The effect is unknown if no code can use the
     configuration.
 
-    If only other files can use the configuration, set `unused`. The function `resolved` then searches the other files.
+    If this file does not use the configuration, set `unused`. The function `resolved` then searches the other files.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], usage.PASSES):

@@ -14,7 +14,6 @@ METHODS = (
     "__call__", "as_optax", "as_paddle", "attach_to", "clip_", "clipper", "copy", "export_to", "model_copy", "pairs",
     "traced",
 )  # fmt: skip
-"""Methods of `ClipConfig` that clip, or that return an object or settings for clipping."""
 
 CONTENTS = ("get", "items", "pop", "setdefault", "values")
 
@@ -22,14 +21,12 @@ PASSES = (
     ast.BinOp, ast.BoolOp, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.List, ast.ListComp, ast.Set,
     ast.Starred, ast.Tuple,
 )  # fmt: skip
-"""Kinds of code that can contain a configuration, such as a list or a dict."""
 
 SHOWS = (
     "ascii", "asdict", "bool", "callable", "critical", "debug", "dir", "dumps", "error", "eval", "exception", "exec",
     "format", "hasattr", "hash", "id", "info", "isinstance", "len", "log", "log_params", "pformat", "pprint", "print",
     "repr", "str", "type", "vars", "warn", "warning", "write",
 )  # fmt: skip
-"""Names of functions that print or examine an argument, and never clip."""
 
 NAMESPACES = ("globals", "locals", "vars")
 
@@ -100,10 +97,7 @@ def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
 
 
 def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
-    """Return whether a scope is a function whose variables no other file can use.
-
-    The result is False for a cell of a notebook that is only written to a file.
-    """
+    """Return whether the variables of a scope are private to a function."""
     return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
 
 

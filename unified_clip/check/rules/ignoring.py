@@ -53,9 +53,10 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If an entry names only the base file of an inherited clip, return the clip with the place of the inheriting file.
+    """If an entry matches the base file of an inherited clip, but not the inheriting file, move the clip to the
+    inheriting file.
 
-    The entry then covers the base file, but not the inheriting file.
+    So the entry does not cover the inheriting file.
     """
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
@@ -84,8 +85,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     effect.
 
     For a key that no known trainer reads, the values and the names of the keys must agree with the entry. For any other
-    clip, the shared configuration completes the settings of the entry. The family and eps of the clip can differ from
-    the entry.
+    clip, the shared configuration completes the settings of the entry. The entry approves every family and every eps.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -104,9 +104,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
-    """Return whether each value of the clip keys in a file is the threshold or the rule of the entry.
+    """Return whether an entry approves the names and the values of the clip keys in a file.
 
-    The names of the keys must also allow the rule. The rule "none" has the threshold 0.
+    Each number must be the threshold of the entry. For the rule "none", each number must be 0.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

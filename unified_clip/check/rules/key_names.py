@@ -1,4 +1,4 @@
-"""Infer the clipping rule of a key that no known trainer reads, from the names and values of the keys."""
+"""Infer a clipping rule from the names and values of keys that no known trainer reads."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     (r"^clipnorm$|by_?norm$", ("norm",)),  # Keras' clipnorm, clip_by_norm, ClipGradByNorm
     (r"norm", ("norm", "global_norm")),
 )
-"""Patterns for the names of keys in lower case, with the rules that each name can mean. The first match is used."""
+"""Patterns for names of keys, and the rules that a matching key can set. The first match decides."""
 
 ONLY_VALUE = re.compile(r"(clip_?)?value")
-"""Matches the name of a key that is a threshold for any rule, if another key names the rule.
-
-An example is CLIP_VALUE beside CLIP_TYPE in Detectron2.
-"""
+"""Matches names such as CLIP_VALUE in Detectron2. CLIP_TYPE names the rule, and CLIP_VALUE is the threshold of that
+rule."""
 
 
 def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
@@ -50,7 +48,7 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 def allowed(values: Sequence[NamedValue]) -> list[Rule]:
     """Return the rules that agree with the names and values of all clip keys in a file.
 
-    A key such as `grad_clip` allows every rule. `clipnorm` together with `clipvalue` allows no rule.
+    A key such as `grad_clip` allows every rule. If a file has both `clipnorm` and `clipvalue`, no rule agrees.
     """
     texts = [RULES.get(str(each.value).lower(), ()) for each in values if not is_number(each.value)]
     names = [_by_name(each.name, has_text=any(texts)) for each in values if is_number(each.value)]
@@ -58,7 +56,7 @@ def allowed(values: Sequence[NamedValue]) -> list[Rule]:
 
 
 def _by_name(name: str, *, has_text: bool) -> tuple[Rule, ...]:
-    """Return the rules that the name of a number allows. In a dotted name, the last part that names a rule is used."""
+    """Return the rules that the name of a number allows."""
     for part in reversed(name.lower().replace("-", "_").split(".")):
         if has_text and ONLY_VALUE.fullmatch(part):
             continue

@@ -19,14 +19,14 @@ NOT_UNDERSTOOD = (
 )
 EDIT = (
     "Set the trainer's clip key to the value that switches clipping off, or set the format of the file in "
-    "check.formats. If the file is for no trainer, change the pattern in check.off so that it does not match the file."
+    "check.formats. If no trainer reads the file, change the pattern in check.off to exclude the file."
 )
 
 
 def marked(use: ClipUse) -> ClipUse:
-    """Return a clip with `must_be_off` set. Clips of unified_clip and optimizers without a clip stay unchanged.
+    """Set `must_be_off` for a trainer's own clip. Return any other `ClipUse` unchanged.
 
-    If the clip of a file is set in another file, the effect becomes unknown.
+    If another file sets the clip, the effect becomes unknown.
     """
     if use.is_own or use.unclipped:
         return use
@@ -34,7 +34,7 @@ def marked(use: ClipUse) -> ClipUse:
 
 
 def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """For each file of `check.off` without a known trainer, yield a finding, because a clip might be on.
+    """Yield a finding for each file of `check.off` that shows no trainer, because a clip might be on.
 
     If the pattern also matches a file with a trainer, Python files and base files are skipped. They might belong to the
     trainer.

@@ -32,13 +32,13 @@ NO_KEY = (
     "is unknown."
 )
 SET_KEY = (
-    "Restore the clip key. If the file has it, set the format of the file in check.formats. If the file is for no "
-    "trainer, change the pattern to exclude it, or ignore the file with a reason in check.ignore."
+    "Restore the clip key. If the file has a clip key, set the format of the file in check.formats. If no trainer "
+    "reads the file, change the pattern to exclude the file, or ignore the file with a reason in check.ignore."
 )
 
 NOT_COUNTED = (
-    "An ignored clip is not enough if the clip is off, or if its effect is unknown and the entry of check.ignore "
-    "approves no threshold:"
+    "These ignored clips do not count, because they are off, or because their entry of check.ignore approves no "
+    "threshold:"
 )
 
 
@@ -52,8 +52,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the paths and patterns of `check.require` that have no clip.
 
-    A clip of unknown effect is sufficient, but a clip that has to be off is ignored. An unused configuration or an
-    ignored clip is sufficient for a path, but not for a pattern.
+    A clip of unknown effect counts as a clip. A clip that must be off does not count. An unused configuration or an
+    ignored clip counts for a path, but not for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -87,8 +87,8 @@ def check(
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the Python files of `check.each` that train and have no clip.
 
-    If a file passes a setting that is named like a clip, its effect is unknown. If a library's trainer clips for a
-    file, the file gets a note.
+    If a file passes an argument with the name of a clip, the effect of the file is unknown. If a file leaves its clip
+    to a library's trainer, return a note.
     """
     root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
@@ -133,9 +133,9 @@ def _is_clip(use: ClipUse) -> bool:
 
 
 def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:
-    """For each configuration file of `check.explicit` without a clip key, yield a clip of unknown effect.
+    """If a configuration file of `check.explicit` has no clip key, yield a clip of unknown effect.
 
-    A pattern with a wildcard only applies to files that look like a configuration.
+    If a pattern has a wildcard, skip matching files that do not look like a configuration.
     """
     root = clip.resolve().parent
     shows = _files(file_uses.uses) | file_uses.files
@@ -155,7 +155,7 @@ def _is_configuration(file: Path) -> bool:
 
 
 def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
-    """Return sentences about the files whose clip is set in another file or in the script, or ''."""
+    """Return sentences about the files that leave their clip to another file or to the script."""
     names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""
@@ -173,7 +173,7 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: Found
 ) -> Iterator[tuple[Path, Finding]]:
-    """Yield (path, finding) for each path that contains no file with a clip."""
+    """If a path contains no file with a clip, yield the path and a finding."""
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
@@ -187,7 +187,7 @@ def _paths_without_clip(
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:
-    """Return whether `paths` contain the directory or file before the first wildcard of a pattern."""
+    """Return whether `paths` contain all files that a pattern can match."""
     fixed = WILDCARD.split(glob)[0]
     folder = root / (fixed if fixed == glob else fixed.rpartition("/")[0])
     return any(Path(os.path.realpath(folder)).is_relative_to(path.resolve()) for path in paths)

@@ -1,4 +1,4 @@
-"""Find calls of a `ClipConfig` that do not clip all gradients in each step."""
+"""Find calls of a `ClipConfig` that miss some gradients or some steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ..steps.flow import assigned
 from . import effect
 
 CLIPPING = ("__call__", "clip_", "pairs")
-"""Methods of `ClipConfig` that clip gradients."""
 
 METHOD_KINDS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "attach_to": "attached", "clip_": "in place",

@@ -28,7 +28,7 @@ SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 class Option(NamedTuple):
     name: str
-    """The name of the value in Python, such as "max_grad_norm", or '' if the parser converts the value."""
+    """The name of the value in Python, such as "max_grad_norm". If the parser converts the value, the name is ''."""
 
     shown: str
     """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
@@ -77,7 +77,7 @@ def _is_clip(name: str) -> bool:
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. If a script reads a threshold from the command line, the script decides the effect of the clip.
 
-    If a command line names no script, all scripts that the file names are searched.
+    If a command line names no script, search all scripts in the file.
     """
     readers = [use for use in uses if use.package and use.option]
     uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses
@@ -169,7 +169,7 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
 
 
 def _of_argument(names: Sequence[ast.expr], given: dict[str | None, ast.expr], name: str) -> _Definition | None:
-    """Return the definition of `add_argument(*names, **given)`, or None if the call defines another option."""
+    """If a call of `add_argument` defines the option `name`, return the definition, else None."""
     texts = [each.value for each in names if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     option = next((text for text in texts if text.startswith("--")), "")
     destination = given.get("dest", ast.Constant(option.lstrip("-").replace("-", "_")))

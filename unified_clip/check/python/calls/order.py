@@ -15,18 +15,17 @@ from ..steps.events import MAX_DEPTH, Event, Timeline
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
-LATE = "This clip comes after {step} in line {line}, which has used the gradients already. Clip before it. "
-EARLY = "This clip comes before {step} in line {line}, which computes the gradients. Clip after it. "
+LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
+EARLY = "This clip comes before {step} in line {line}. That line computes the gradients. Clip after that line. "
 REPLACED = (
-    "Line {line} builds another optimizer in {name}, to which this clip is not attached. Attach the clip after that "
-    "line. "
+    "Line {line} builds another optimizer in {name}. This clip is not attached to that optimizer. Attach the clip "
+    "after that line. "
 )
 CALLED = "Line {line} runs this clip by {call}. {why}"
-DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothing. Remove .detach(). "
+DETACHED = "attach_to(...).detach() detaches the clip at once, so the clip has no effect. Remove .detach(). "
 
 
 _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, frozenset()))
-"""Returns the backward passes and optimizer steps of a file."""
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:

@@ -9,21 +9,17 @@ from collections.abc import Collection, Iterator, Set
 from ....config.formats.python_source import FUNCTIONS, Source, last_name
 
 PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
-"""Methods of parsers, such as `argparse.ArgumentParser`, that read the command line."""
 
 PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
-"""Functions that read the command line into an object of a class."""
 
 FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
 
 ATTRIBUTES = re.compile(r"vars\(|__dict__|globals\(|locals\(")
-"""Matches code that returns attributes or variables as a dict, such as `vars(args)`."""
 
 SETTERS = frozenset({"setattr", "__setattr__", "set_default", "set_defaults", "exec"})
 """Functions that can set an attribute whose name is only known at run time."""
 
 CHANGES = re.compile(r"_*(update|load|merge|set|override|from|read|pop|clear|replace|__setitem__)")
-"""Matches the names of methods that can set attributes of an object, or items of a dict."""
 
 CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 """Arguments of parsers that also read options from files."""
@@ -147,7 +143,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 
 
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression reads the command line, or creates an object of a class without arguments.
+    """Return whether an expression reads the command line, or is a call such as `Args()`.
 
     classes: The classes that have the option as a field. The collection is empty for an option of a parser.
     """
@@ -166,7 +162,7 @@ def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
 
 
 def _calls_parser(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression calls a function of the source that returns the parsed command line."""
+    """Return whether an expression is a call such as `get_args()`, where `get_args` parses the command line."""
     if not isinstance(value, ast.Call):
         return False
     name = last_name(value.func)

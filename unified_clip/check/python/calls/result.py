@@ -9,15 +9,14 @@ from ....errors import ConfigError
 from ..usage import is_local, scope_of
 
 UNUSED = (
-    "No code uses the result of this call, so it clips nothing. Use the clipped gradients, as in gradients = "
+    "No code uses the result of this call, so the call clips nothing. Use the clipped gradients, as in gradients = "
     "clip(gradients), or pass the clip to the optimizer. Or remove the call."
 )
 REPLACED = (
-    "Line {line} assigns another value to {name} before any code uses this clip, so it clips nothing. Remove one of "
-    "the two lines."
+    "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
+    "one of the two lines."
 )
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
-"""Kinds of code that can contain a clip, such as a list or the arguments of a call."""
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -45,7 +44,7 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
-    """Raise ConfigError if a later statement assigns to `name` before any statement reads `name`."""
+    """Raise ConfigError if code replaces the clip in the variable `name` before the first read."""
     parent = source.parents[statement]
     blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and statement in block]
     for following in blocks[0][blocks[0].index(statement) + 1 :] if blocks else ():

@@ -1,4 +1,4 @@
-"""Find clips that never run, because all callers of the function around the clip pass None for a parameter."""
+"""Find clips inside `if limit is not None`. The clip never runs if each call of the function passes None."""
 
 from __future__ import annotations
 

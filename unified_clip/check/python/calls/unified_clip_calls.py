@@ -1,4 +1,4 @@
-"""Find clips by unified_clip's own functions and by `ClipConfig` in Python source."""
+"""Find calls of unified_clip's functions and of `ClipConfig` in Python source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_CALLED = (
 )
 
 RUN_TIME_PATH = (
-    "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
+    "{part} is only known at run time, so the file of {call} is unknown. Write a path relative to the source, "
     'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or ignore the clip with a reason in '
     "check.ignore."
 )
@@ -42,7 +42,6 @@ class OwnFunction(NamedTuple):
 
 @cache
 def _own_functions() -> dict[str, OwnFunction]:
-    """Return unified_clip's clipping functions and classes by name."""
     native = (function for function in clip_functions().values() if function.replacement and function.rule)
     own: dict[str, OwnFunction] = {}
     for function in native:
@@ -146,7 +145,6 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 
 
 def _config(source: Source, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:
-    """Return the clip configuration that has the same effect as a call of a unified_clip function."""
     function, passed = _own_functions()[name], _passed(call, name)
     settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
     if "norm_type" in passed:

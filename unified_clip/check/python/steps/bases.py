@@ -1,4 +1,4 @@
-"""Find classes that do not clip themselves, because a base class or a library's trainer clips."""
+"""Find classes that leave clipping to a base class, such as a library's trainer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CLASS = re.compile(r"^[ \t]*class\s+\w+\s*\(([^()]*)\)", re.MULTILINE)
 
 BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
 TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
-"""Matches the name of a base class that might belong to a library."""
 
 Classes = Mapping[str, str]
-"""Maps each class whose base class clips to the library's trainer, such as "speechbrain.Brain".
+"""Classes that leave clipping to a base class. The value is the name of a library's base class, such as
+"speechbrain.Brain".
 
-The trainer is '' if the base class is in a checked file.
+If a checked file has the base class, the value is ''.
 """
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return `names`, and all classes that derive from one of the names or from a trainer."""
+    """Return `names`, all classes that derive from `names`, and all classes that derive from a library's trainer."""
     classes = dict.fromkeys(names, "")
     bases: dict[Path, set[str]] = {}
     for file in files:
@@ -46,7 +46,7 @@ def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
 
 
 def inheriting(source: Source, known: Classes) -> dict[str, str]:
-    """Return the classes of a file whose base class clips, with the full name of the trainer."""
+    """Return the classes of a file that leave clipping to a base class."""
     nodes = {node.name: node for node in source.nodes if isinstance(node, ast.ClassDef)}
     classes: dict[str, str] = {}
     for _ in nodes:
@@ -60,9 +60,9 @@ def inheriting(source: Source, known: Classes) -> dict[str, str]:
 
 
 def left(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
-    """Return the optimizers whose gradients a base class clips, with the trainer of each optimizer.
+    """Return each optimizer that leaves clipping to a trainer, and the name of the trainer.
 
-    The optimizer is built inside a class whose base class clips, or is an argument of the class.
+    A subclass of the trainer builds the optimizer, or gets the optimizer as an argument.
     """
     has_bases = any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes)
     classes = inheriting(source, known()) if built and has_bases else {}

@@ -21,13 +21,12 @@ WITHOUT = (
 )
 ELSEWHERE = (
     "This optimizer{more} is built without a clip, while {other} in line {line} is built with one. The file does not "
-    "show whether other code clips its gradients. Build each optimizer with a clip."
+    "show whether other code clips the gradients of this optimizer. Build each optimizer with a clip."
 )
 PACKAGES = {"optax": "optax", "paddle": "paddle", "keras": "keras", "tensorflow": "keras", "tf_keras": "tf_keras"}
 SETTING = re.compile(r"(?i)clip|grad_?norm|max_?norm")
 
 WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage", "chain")
-"""Endings of the names of optimizers that wrap another optimizer."""
 
 
 class _Place(NamedTuple):
@@ -73,7 +72,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers. If all or none of the places of an optimizer clip, yield only one place."""
+    """Yield the places of the optimizers. If all places of an optimizer agree about the clip, yield one place."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):

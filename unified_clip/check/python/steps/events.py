@@ -14,7 +14,6 @@ from ..optimizers import STEPPER, is_made
 from .flow import Flow, code_of
 
 MAX_DEPTH = 4
-"""The largest depth of nested calls to follow."""
 
 APPLY = ("apply_gradients", "apply")
 
@@ -100,7 +99,8 @@ class Timeline:
         return [call for call in own if function in self._callees(call)]
 
     def local(self, node: ast.AST) -> list[Event]:
-        """Return the backward passes and steps of the function around a node, except in other branches of an `if`."""
+        """Return the backward passes and steps in the same function as a node. Events in other branches of an `if` are
+        left out."""
         scope = self.source.function(node)
         calls = [call for call in self._calls[self.function(node)] if self.source.function(call) is scope]
         events = [event for call in calls if not self.exclude(call, node) for event in self._own_events(call)]
@@ -183,7 +183,6 @@ class Timeline:
         return "tape" in last_name(node).lower() or any(last_name(each.func) == "GradientTape" for each in calls)
 
     def _gets_optimizer(self, call: ast.Call) -> bool:
-        """Return whether the first argument is an optimizer, as in `accelerator.step(optimizer)`."""
         return any(self._is_optimizer(each, last_name(each)) for each in call.args[:1])
 
     def _is_optimizer(self, node: ast.expr, last: str) -> bool:
@@ -191,7 +190,7 @@ class Timeline:
 
     @cached_property
     def _with_events(self) -> set[ast.AST | None]:
-        """The functions that contain an event, or call a function that contains an event."""
+        """The functions that contain an event, directly or through calls."""
         functions = {function for function, calls in self._calls.items() if any(map(self._own_events, calls))}
         while added := {
             function

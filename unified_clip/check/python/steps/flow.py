@@ -19,10 +19,9 @@ _Slots = tuple[object, ...]
 """The path of a value in a container, as indices and keys: ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""The name of a variable or function, and the path to the value that is followed."""
+"""The name of a variable or function, and the path to the followed value."""
 
 MAX_SLOTS = 3
-"""The largest depth of nested containers to follow."""
 
 
 class _Assignment(NamedTuple):
@@ -38,7 +37,7 @@ class Flow:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of an expression, and the nodes of all values that its variables can have."""
+        """Yield the nodes of an expression, and the nodes of each value that a variable in the expression can have."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
@@ -51,9 +50,8 @@ class Flow:
     def values(self, read: ast.AST) -> list[ast.expr]:
         """Return the expressions whose value a variable might have when `read` runs.
 
-        If several assignments surely run before the read, only the last assignment is used. Assignments that a loop can
-        repeat before the read are used, too.
-        If the function assigns nothing to the variable, all assignments in the file are used.
+        If several assignments surely run before the read, use the last assignment. In a loop, also use later
+        assignments. If the function assigns nothing to the variable, use all assignments in the file.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
@@ -81,7 +79,6 @@ class Flow:
         ]
 
     def returned(self, node: ast.AST) -> list[ast.expr]:
-        """Return the expressions that a function of the file returns."""
         name = code_of(node).removeprefix("self.").removeprefix("cls.")
         functions = self.functions.get(name, ()) if name else ()
         inner = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.Return))
@@ -103,7 +100,7 @@ class Flow:
         return items
 
     def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement always runs before `read`, because its block contains `read`."""
+        """Return whether a statement always runs before `read`."""
         parent = self.source.parents[node]
         blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and node in block]
         return any(outer in block for block in blocks for outer in (read, *self.source.around(read)))
@@ -130,10 +127,9 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """Return the calls and conditional expressions that get the value of an expression. The keys are places of the
-        value.
+        """For each place of a value, return the calls and conditional expressions that get the value.
 
-        A place is the expression itself, or a call of a function that returns the value. The search follows variables,
+        A place is the expression `node`, or a call of a function that returns the value. The search follows variables,
         and items of a tuple, list or dict.
 
         ends: Returns whether the search stops at a node.
@@ -180,7 +176,7 @@ class Flow:
         return {place: calls for place, calls in users.items() if place not in returned.values()}
 
     def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
-        """Return whether a variable can be or contain one of `values` where code reads the variable."""
+        """Return whether the variable at `read` might contain one of `values`."""
         return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
@@ -207,7 +203,7 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path of the followed value inside `outer`, or None if `outer` selects another item."""
+    """Return the path to the followed value inside `outer`. If `outer` selects a different value, return None."""
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
             return ()
@@ -224,8 +220,7 @@ def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
 
 
 def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
-    """Yield each variable that gets the followed value from a statement or call, and the path to the value in the
-    variable."""
+    """Yield each variable to which `outer` assigns the followed value, and the path to the value."""
     if isinstance(outer, ast.Assign):
         for target in outer.targets:
             yield from _holders_of(target, inner.get(outer.value, ()))
@@ -292,6 +287,6 @@ def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:
-    """Return whether two sets of models surely have no model, and no part of a model, in common."""
+    """Return whether two sets of models surely share no parameters."""
     related = any(a == b or f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in left for b in right)
     return bool(left) and bool(right) and not related

@@ -31,7 +31,6 @@ RUN_TIME = "The precision, {code}, is only known at run time."
 OUTSIDE = "This file does not set the precision: other code, the command line or a file of Accelerate may set fp16."
 
 PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precision")
-"""Matches a condition about mixed precision, which decides whether gradients are scaled."""
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -110,7 +109,7 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """Yield (clip, events before the clip, events after the clip up to the next backward pass).
+    """Yield each clip, the events before the clip, and the events between the clip and the next backward pass.
 
     Events in other branches of the same `if` are listed before the clip.
     """
@@ -132,7 +131,7 @@ def _is_by(scaler: str, step: ast.Call) -> bool:
 
 
 def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call], bool]) -> ast.Call | None:
-    """Return the backward pass that surely computes scaled gradients for the clip, or None."""
+    """If a clip surely gets scaled gradients, return the backward pass that computes the gradients, else None."""
     for event in reversed(before):
         if event.excludes(clip):
             if event.kind == "unscale" and _depends_on_precision(event, clip):

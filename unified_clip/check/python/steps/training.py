@@ -37,11 +37,7 @@ class Training(NamedTuple):
 
 
 def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
-    """Return the first code in a file that trains a model, or None.
-
-    An optimizer is ignored if a base class clips its gradients, and the file makes no steps. Code without a known
-    optimizer is ignored if the file calls a function of `clipping`.
-    """
+    """Return the first code in a file that trains a model, or None."""
     source = source_of(path)
     if source is None:
         return None
@@ -74,7 +70,8 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each optimizer, and of each lookup such as `getattr(torch.optim, name)`."""
+    """For each optimizer, and for each lookup such as `getattr(torch.optim, name)`, yield the node and a
+    description."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
@@ -87,7 +84,7 @@ def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each call that probably builds an optimizer."""
+    """For each call that probably builds an optimizer, yield the node and a description."""
     for call in source.calls:
         name = last_name(call.func)
         owner = getattr(call.func, "value", call.func)
@@ -101,7 +98,7 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the node and a description of each step of an optimizer, and of each update of parameters by hand.
+    """For each optimizer step, and for each line that updates parameters by hand, yield the node and a description.
 
     Yield nothing for a file without a backward pass.
     """

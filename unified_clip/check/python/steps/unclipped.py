@@ -74,14 +74,14 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line of the clip whose result a step gets as an argument. Return 0 or None as `clip_of` does."""
+        """If a step gets clipped gradients as an argument, return the line of the clip. Return 0 or None as `clip_of`
+        does."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
         return 0 if any(last_name(each.func) in COMPUTING for each in calls) else None
 
     def _is_of_another(self, owner: str, clip: ast.Call) -> bool:
-        """Return whether a clip uses the parameters of another optimizer."""
         clipped = {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
         mine = self._models(owner)
         others = [self._models(other) for other in self.made if other != owner]
@@ -114,8 +114,8 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
-    """Yield (events, index, step) for each step of an optimizer. Engines are left out, because an engine can clip
-    itself."""
+    """Yield (events, index, step) for each step of an optimizer. Steps of an engine are left out, because an engine can
+    clip in its own step."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():
@@ -123,9 +123,9 @@ def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
 
 
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
-    """Return a `ClipUse` for each step in `judged` without a known clip.
+    """Return a `ClipUse` for each step that has no known clip.
 
-    If the clip of a step is unknown, and other steps of the same optimizer are clipped, the step is left out.
+    If the clip of a step is unknown, and the optimizer has another step with a clip, the step is left out.
     """
     owners = {each.owner for each in clipped}
     uses: dict[ast.Call, ClipUse] = {}

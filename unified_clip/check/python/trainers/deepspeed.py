@@ -29,8 +29,8 @@ UNKNOWN_FILE = (
     '"gradient_clipping": "auto" in the file. Or ignore the clip with a reason in check.ignore.'
 )
 NO_FILE = (
-    "The file of DeepSpeed's settings, {code}, is not found in the directory of this source, or above it. If it does "
-    "not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
+    "The file of DeepSpeed's settings, {code}, is not found in the directory of this source, or above it. If the file "
+    "does not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
     "check.ignore."
 )
 AUTO = (
@@ -41,7 +41,7 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return (reason why DeepSpeed might change the clip, whether the trainer rejects the clip).
+    """Return the reason why DeepSpeed might change the clip, and whether the trainer rejects the clip.
 
     The trainer rejects the clip if DeepSpeed has another threshold.
     """
