@@ -47,24 +47,19 @@ FRAMEWORKS = {
     "jax": "JAX",
     "optax": "JAX",
 }
-"""The framework of each package that has functions that clip."""
 
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, but belong to functions that switch gradients on or off."""
+"""Names that match GRADIENT_NAME, but are not names of gradients."""
 
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
-"""Names of functions and methods that clamp any tensor, not only gradients."""
 
 HOOK = "register_hook"
-"""The method of tensors that registers a gradient hook."""
 
 ENGINE_METHODS = ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "clip_grad_norm", "clip_grad_by_norm")
-"""Methods of training engines that clip, such as `Accelerator.clip_grad_norm_`."""
 
 ENGINE_PACKAGES = {"torch", "accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "fairscale"}
-"""Packages that contain training engines with a clip, or that are used together with training engines."""
 
 KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "global_norm"}
 
@@ -97,7 +92,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter that gets the gradients, or the parameters of the model."""
+        """The name of the parameter for the gradients or for the model's parameters."""
         return self.tensor or self.parameters[0]
 
     @property
@@ -107,7 +102,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of parameters, counted from the first, that have the same position in the replacement."""
+        """The number of positional arguments that the replacement accepts in the same order."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -184,7 +179,6 @@ def clip_functions() -> dict[str, ClipFunction]:
 
 @functools.cache
 def class_checks() -> tuple[ClassCheck, ...]:
-    """Return the training engines that accept only instances of Paddle's clip classes."""
     return tuple(ClassCheck(**table) for table in _tables()["class_check"])
 
 
@@ -211,7 +205,7 @@ def setting_of(full_name: str) -> Setting | None:
 
 
 def setting_of_base(full_name: str) -> Setting | None:
-    """Return the argument that makes the training loop of a class clip, or None."""
+    """If a class has a training loop that clips, return the setting of the loop, else None."""
     package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
     known = (setting for setting in settings() if setting.bases and package in setting.packages)
     return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)
@@ -254,7 +248,7 @@ def clip_pattern() -> re.Pattern[bytes]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """Return (package, last part of the name) of every class or function with an argument that makes a trainer clip."""
+    """Return (package, last part of the name) of each trainer, and of each function that creates a trainer."""
     names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 

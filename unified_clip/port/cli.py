@@ -87,7 +87,7 @@ def _check_options(options: argparse.Namespace) -> None:
         remedy = "Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
         raise UsageError(f"No PATH given. {remedy}", "UC201")
     if options.native and _target(options) == "drop-in":
-        raise UsageError("--native applies to --to torch only. Remove --native, or use --to torch.")
+        raise UsageError("--native requires --to torch. Remove --native, or use --to torch.")
     if options.force and not changing:
         raise UsageError("--force applies to --write and --mark only. Remove --force, or add --write or --mark.")
 

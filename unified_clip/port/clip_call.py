@@ -15,7 +15,6 @@ from .source.module import Module
 from .source.syntax_tree import keyword_of
 
 CLAMP_PACKAGES = {"torch", "keras", "tf_keras", "tensorflow", "jax", "numpy"}
-"""Packages with a function `clip` that clamps any tensor, not only gradients."""
 
 KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
@@ -23,8 +22,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    If the function has no parameter for a keyword, the keyword is in `passed` and in `unknown`.
-    renamed: {alternative name of a parameter: name of the parameter}, as in `ClipFunction.renamed`.
+    renamed: For each alternative name of a parameter: the name of the parameter.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the argument that the call passes for a parameter of unified_clip's function, or None."""
+        """Return the value that the call passes for a parameter of unified_clip's function."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value
@@ -97,7 +95,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expression of the threshold, or the expressions of both bounds, with None for a missing argument."""
+        """The expression of the threshold, or the expressions of both bounds. None replaces a missing argument."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -116,7 +114,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the `Entry` for an entry of a dict or the target of an assignment. Return None for any other node."""
+    """If a node is an entry of a dict, or the target of an assignment, return its `Entry`, else None."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)

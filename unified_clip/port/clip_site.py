@@ -12,9 +12,7 @@ from ..config.clip_config import ClipConfig
 Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
-SET_OUTSIDE = "may be set by a file, the command line, or arguments that cannot be inferred"
-"""The end of a sentence about a trainer's argument whose value is unknown. The sentence begins with the name of the
-argument."""
+SET_OUTSIDE = "might come from a file, from the command line, or from unknown arguments"
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,6 @@ class ClipSite:
     """The full name of a function or argument, such as "keras.optimizers.Adam(clipnorm=)"."""
 
     text: str
-    """The first line of the clip's source."""
-
     verdict: Verdict | None = None
     """"rewritten", "flagged" (to port by hand) or "left" (nothing to port). The verdict is None until a rule
     decides."""
@@ -54,8 +50,6 @@ class ClipSite:
     reason: str = ""
 
     suggestion: list[str] = field(default_factory=list)
-    """Lines of code that the user should write."""
-
     checks: list[str] = field(default_factory=list)
     """Sentences about checks that the user should make after the rewrite."""
 

@@ -34,7 +34,6 @@ class FileRewrite:
         self._decide(clip, "flagged", reason)
 
     def leave(self, clip: FoundClip, reason: str) -> None:
-        """Give a clip the verdict "left", because there is nothing to port."""
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
@@ -57,7 +56,7 @@ class FileRewrite:
         self.rewrite(clip, f"{module}.{name}")
 
     def rename_arguments(self, clip: FoundClip) -> None:
-        """Pass the arguments of a clip's call under the names of the replacement's parameters.
+        """Rename the keyword arguments of a call to the names of the replacement's parameters.
 
         If a parameter has another position in the replacement, a positional argument becomes a keyword argument.
         """

@@ -103,7 +103,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
-        why_not = "The imports of this file may bind this name to several functions. Import each under its own name."
+        why_not = "In this file, this name can stand for several functions. Import each function under a separate name."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
@@ -121,14 +121,13 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
         yield FoundClip(arguments.passed[function.needs], full_name, function, call)
     elif any(argument.startswith("*") for argument in arguments.unknown):
         why_not = (
-            f"A starred argument may contain {function.needs}=. If it does, write {function.needs}=... in the call. If "
-            "it does not, there is nothing to port by hand."
+            f"A starred argument might contain {function.needs}=. If the argument contains {function.needs}=, write "
+            f"{function.needs}=... in the call. Otherwise, there is nothing to port by hand."
         )
         yield FoundClip(node, full_name, function, call, why_not)
 
 
 def _is_read(module: Module, node: Target) -> bool:
-    """Return whether a node reads a variable, function or class."""
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
         return parent.attr is not node

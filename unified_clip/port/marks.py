@@ -15,7 +15,6 @@ from .rewrite import port
 
 MARK = "# unified-clip: "
 MORE = "#   "
-"""The first characters of each line of a mark, except the first line."""
 
 WIDTH = 100
 OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*", re.MULTILINE)

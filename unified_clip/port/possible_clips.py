@@ -18,8 +18,8 @@ BY_NAME = (
     "one of several functions, write an if statement."
 )
 MAY_BE_CLIP = (
-    "getattr may return a clip here. If it does, write the name of the function or class instead of getattr. If it "
-    "never does, there is nothing to port by hand."
+    "getattr might return a clip here. If getattr returns a clip, write the name of the function or class instead of "
+    "getattr. Otherwise, there is nothing to port by hand."
 )
 UNKNOWN_OWNER = (
     "This call has the name of a gradient clip, but the type of {} cannot be inferred. If the call clips, port it by "
@@ -34,17 +34,14 @@ OF_ENGINE = (
     "method is your own, port its code by hand."
 )
 MAX_ALIASES = 4
-"""The largest number of assignments to follow, as in a = engine.clip_grad_norm_; b = a; b(parameters)."""
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
 )
-"""Matches the names of layers, of activations, and of functions that create layers or activations."""
 
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names of other objects that getattr might look up, such as losses and optimizers."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
@@ -83,7 +80,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     functions = clip_functions()
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
     name, star = code.partition(".")[0], f"from {imports.stars[-1]} import *"
-    why_not = f"This name may come from `{star}`. Import it by name: from MODULE import {name}"
+    why_not = f"This name might come from `{star}`. Import it by name: from MODULE import {name}"
     if full_name and ("." in code or CLIP_NAME.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
     elif call is not None and CLIP_NAME.search(_last(node)):
@@ -94,7 +91,6 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
     """Yield a clip if a method of an unknown object has the name of a clip function.
 
     An example is import_module("paddle.nn").ClipGradByNorm(1.0).
-    call: The call of the method, possibly by the name of another variable.
     """
     if call is None or not isinstance(node, cst.Attribute):
         return
@@ -130,8 +126,8 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """Return whether the result of a `getattr` call can be one of the functions in `clips`.
 
     If the code passes a gradient, or a keyword with "clip", to the result, return True. If a name such as "layer" or
-    "loss" is near the call of getattr, return False. Otherwise, return whether all calls of the result have arguments
-    that a clip accepts.
+    "loss" is near the call of getattr, return False. Otherwise, return whether a clip would accept the arguments of all
+    calls.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -149,7 +145,8 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return the calls of the function at a node, including calls by the name of a variable.
+    """Return the calls of the function at a node. If code assigns the function to a variable, include the calls of the
+    variable.
 
     depth: The number of assignments from the function to `node`.
     """
@@ -167,7 +164,7 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether a name such as "act" in getattr(paddle.nn, cfg["act"]) rules out a clip."""
+    """Return whether nearby names show that getattr returns no clip, as in getattr(paddle.nn, cfg["act"])."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)

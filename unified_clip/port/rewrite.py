@@ -21,9 +21,8 @@ from .to_config import UnsureError, meaning
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
     """Port the clips of one file.
 
-    Return the new content of the file, and a result for each clip. A call of a function such as torch.clamp has a
-    result only if the call might clamp a gradient. Raise UnreadableError if the content is not valid Python, or is
-    nested too deep.
+    Return the new content of the file, and a result for each clip. Calls of functions such as torch.clamp are left out
+    if the tensor is not a gradient. Raise UnreadableError if the content is not valid Python, or is nested too deep.
 
     Args:
         path: The path of the file, which is not read.

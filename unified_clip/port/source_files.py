@@ -135,8 +135,8 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 def _without_interrupts() -> Iterator[None]:
     """Delay Ctrl-C (SIGINT) in this process until the end of the `with` block.
 
-    Processes that start in the block ignore Ctrl-C, so this process has to end the new processes. On Windows, signals
-    are not delayed.
+    Child processes ignore Ctrl-C if they start inside the block. So this process has to end the child processes. On
+    Windows, signals are not delayed.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -194,7 +194,7 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the files in a directory that are equal to their last commit."""
+    """Return the names of the committed files in a directory. Files with later changes are left out."""
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":
@@ -226,7 +226,7 @@ def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 def _commit_files(git: str, paths: Sequence[Path]) -> str:
-    """Return the git command that commits the files in the repository of the first file."""
+    """Return the git command that commits all files in the first file's repository."""
     tops = [_run(git, path.resolve().parent, "rev-parse", "--show-toplevel").stdout for path in paths]
     files = [path.resolve() for path, top in zip(paths, tops, strict=True) if top == tops[0]]
     folder = Path(os.path.commonpath([file.parent for file in files]))

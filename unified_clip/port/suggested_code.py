@@ -128,7 +128,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
         "import unified_clip",
         f"clip = {config}",
         f"clip.attach_to({name})  # once, if the optimizer has one parameter group",
-        "# else, before every step, since Paddle clips each group by its own norm:",
+        "# if the optimizer has several groups, write this before every step, as Paddle clips each group separately:",
         f"# for group in {name}.param_groups:",
         '#     clip.clip_(group["params"])',
     ]
@@ -202,10 +202,9 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return (comment about the position, description of the clipped parameters) for a clip of optax.
+    """Return a comment about the position of a clip in optax.chain, and a description of the clipped parameters.
 
-    If only clips come before this clip in optax.chain, the comment is ''. If all parameters are clipped, the
-    description is ''.
+    If all earlier transformations are clips, the comment is ''. If all parameters are clipped, the description is ''.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""

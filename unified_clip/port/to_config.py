@@ -1,4 +1,4 @@
-"""Convert a clip in source code to a clip configuration."""
+"""Find the `ClipConfig` with the same effect as a clip in source code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from .source.module import Module
 from .source.syntax_tree import keyword_of, keywords_of
 
 OLD_ARGUMENTS = {"lr", "decay"}
-"""Arguments of optimizers that Keras 3 rejects."""
 
 UNBOUNDED = ('float("inf")', '-float("inf")')
-"""The code of an infinite upper bound and an infinite lower bound."""
 
 
 class UnsureError(Exception):
@@ -34,8 +32,7 @@ class UnsureError(Exception):
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
     """Return (rule, family, limits) of a clip.
 
-    If no clip configuration has the same effect, the rule is ''. The limits are the expression of the threshold, or the
-    expressions of the upper and the lower bound, with None for a missing argument.
+    If no clip configuration has the same effect, the rule is ''. `limits_of` describes the limits.
     """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]

@@ -14,10 +14,9 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for each argument of a call that makes a trainer clip.
+    """Yield a clip for each clipping argument of a call.
 
-    If the argument is missing, yield a clip if the trainer clips by default, or if the value can come from outside the
-    file.
+    If a trainer clips by default, or reads the value from outside the file, also yield a clip for a missing argument.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -46,7 +45,6 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 
 def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
-    """Return a clip for a trainer's argument whose value comes from outside the file."""
     why_not = f"{setting.keyword}= {SET_OUTSIDE}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
@@ -106,7 +104,6 @@ def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
 
 
 def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
-    """Return the rule of a trainer's clip, or '' if the rule is unknown."""
     if is_uncertain(setting, clip.limit):
         return ""
     if not setting.rule_keyword:
@@ -120,7 +117,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
 
 
 def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
-    """Return the code of all values of the argument that chooses the rule of a trainer."""
+    """Return the code of each value that the file passes for `setting.rule_keyword`."""
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
     else:

@@ -178,8 +178,8 @@ def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> N
     [
         ([], "Pass the file or directory to port"),
         (["nowhere"], "nowhere: no such file or directory"),
-        (["a.py", "--native", "--to", "drop-in"], "--native applies to --to torch only"),
-        (["a.py", "--native", "--check"], "--native applies to --to torch only. Remove --native, or use --to torch."),
+        (["a.py", "--native", "--to", "drop-in"], "--native requires --to torch"),
+        (["a.py", "--native", "--check"], "--native requires --to torch. Remove --native, or use --to torch."),
         (["a.py", "--verify", "old.py:step", "new.py:step"], "Remove PATH, or remove --verify"),
     ],
 )

@@ -21,11 +21,11 @@ def test_the_clip_comes_before_each_step() -> None:
     [
         (
             (("optimizer.step()", "run(optimizer)")),
-            "Line 8 passes or returns optimizer to code that may call its step()",
+            "Line 8 passes or returns optimizer to code that might make a step.",
         ),
         (
             (("        optimizer.step()\n", "    return optimizer\n")),
-            "passes or returns optimizer to code that may call its step()",
+            "passes or returns optimizer to code that might make a step.",
         ),
         ((("        optimizer.step()", "        pass")), "This file does not call optimizer.step()"),
         ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "step in line 8 shares a line or an expression"),
@@ -35,11 +35,11 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip, but not as grad_clip=clip"),
         (
             (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
-            "Line 6 may assign something other than an optimizer of Paddle to optimizer. If the value is an optimizer",
+            "In line 6, the value of optimizer might not be an optimizer of Paddle. If the value is an optimizer",
         ),
         (
             (("    for batch", "    clip = make()\n    for batch")),
-            "Line 6 may assign something other than a clip of Paddle to clip. If the value is a clip of Paddle,",
+            "In line 6, the value of clip might not be a clip of Paddle. If the value is a clip of Paddle,",
         ),
         ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "The file builds static programs"),
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "uses the result of optimizer.minimize()"),
@@ -48,7 +48,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(**kwargs)")), "has arguments besides the loss"),
         ((("optimizer.step()", "optimizer.step(closure)")), "gets a closure. Clip in the closure"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
-        ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
+        ((("    optimizer =", "    pass; optimizer =")), "The optimizer shares its line with other code"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
         ((("optimizer.step()", "optimizer.minimize(model(x).loss)")), "computes the loss in optimizer.minimize()"),
         (
@@ -56,8 +56,8 @@ def test_the_clip_comes_before_each_step() -> None:
             "PyTorch has no optimizer._grad_clip, which line",
         ),
         ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has arguments besides the loss"),
-        ((("parameters=", "q=")), "optimizer may be created without parameters=. Pass parameters= by name"),
-        (((", grad_clip=clip", "")), "If no other file uses clip either, it clips nothing: remove it."),
+        ((("parameters=", "q=")), "A call might create optimizer without parameters=. In each call"),
+        (((", grad_clip=clip", "")), "If no other file uses clip, remove clip, because it clips nothing."),
         ((("clip = paddle.nn.ClipGradByNorm(1.0)", "clip = f(paddle.nn.ClipGradByNorm(1.0))")), "write a line clip ="),
         ((("ClipGradByNorm(1.0)", "ClipGradByNorm(1.0) if f(0) else g(1)")), "write an if statement with clip ="),
     ],
@@ -128,7 +128,7 @@ def test_a_step_that_may_be_of_the_same_optimizer_is_flagged(code: str) -> None:
     assert text == source + code
     assert site.verdict == "flagged"
     if "trainer.opt.step" in code:
-        assert "trainer.opt in line 10 may be the optimizer self.opt, too" in site.reason
+        assert "trainer.opt in line 10 might be the optimizer self.opt, and might" in site.reason
 
 
 def test_a_class_with_its_own_optimizer_does_not_count() -> None:
@@ -303,7 +303,7 @@ def test_the_reason_about_two_creations_names_a_common_variable(old: str, new: s
     source = MADE_TWICE.replace(old, new, 1)
     sites = ported(source)[1]
     assert sites[0].reason.startswith(
-        f"optimizer may be created with different code for {name}=. Before each of these calls, write a line "
+        f"The calls that create optimizer pass different code for {name}=. Before each of these calls, write a line "
         f"{variable} = ..., and pass {name}={variable}. Otherwise, port this clip by hand."
     )
     assert [site.verdict for site in sites] == ["flagged", "flagged"]

@@ -17,7 +17,7 @@ BY_GROUP = [
     "import unified_clip",
     f"clip = {CONFIG}",
     "clip.attach_to({})  # once, if the optimizer has one parameter group",
-    "# else, before every step, since Paddle clips each group by its own norm:",
+    "# if the optimizer has several groups, write this before every step, as Paddle clips each group separately:",
     "# for group in {}.param_groups:",
     '#     clip.clip_(group["params"])',
 ]

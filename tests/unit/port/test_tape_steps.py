@@ -33,7 +33,7 @@ def test_a_step_gets_the_form_of_pytorch() -> None:
         (("zip(grads, variables))", "zip(grads, variables), s)"), "is ported only as apply_gradients"),
         (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
         (("tape.gradient(loss, variables)", "[g for g in tape.gradient(loss, variables)]"), "a line or an expression"),
-        (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "are not in pairs"),
+        (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "do not alternate"),
         (
             ("tf.GradientTape()", "tf.GradientTape(persistent=True)"),
             "A persistent tape may compute gradients several times",
@@ -64,7 +64,7 @@ def test_a_step_with_a_clip_that_is_kept_is_unchanged() -> None:
     )
     text, sites = ported(source)
     assert text == source
-    assert sites[0].reason == "Another clip of this step cannot be ported. Port both clips by hand."
+    assert sites[0].reason == "This step also has a clip that cannot be ported. Port both clips by hand."
 
 
 def test_steps_of_one_optimizer_with_other_variables_are_unchanged() -> None:

@@ -213,7 +213,7 @@ def _headline(counts: model.Counts) -> str:
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
     """Return a sentence about what to do next.
 
-    option: The option that the command needs to write this port, or ''.
+    option: The options of this run, such as " --native". The next command needs the same options.
     """
     todo = []
     if counts.unread:

@@ -16,7 +16,7 @@ from .. import catalog
 from .model import KnownDifferenceSummary
 
 FRAMEWORKS = {"tf": "tensorflow", "optax": "jax"}
-"""{name of a package: name of the framework}, if the two names differ."""
+"""Maps a package to its framework if the two names differ."""
 
 COMPUTED_BY = (
     (r"torch\.nn\.utils\.clip_grad_norm", "torch.nn.utils.clip_grad_norm_"),
@@ -49,14 +49,14 @@ def framework_of(function: str) -> str:
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function, beginning with the differences that have a size."""
+    """Return the known differences of a measured function. Differences with a size come first."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)
 
 
 def rounding() -> float:
-    """Return the largest relative difference that is still rounding."""
+    """Return the largest relative difference that counts as rounding."""
     return _read()[0]
 
 

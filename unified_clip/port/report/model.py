@@ -1,6 +1,6 @@
-"""The models of the report of `unified-clip port`. JSON, HTML and the terminal show these models.
+"""The data of the report that `unified-clip port` writes as JSON, as HTML and in the terminal.
 
-python -m unified_clip.port.report.model > docs/port.schema.json
+To write its JSON Schema, type `python -m unified_clip.port.report.model > docs/port.schema.json`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ComparedExample(ReportModel):
 
 
 class MeaningComparison(ReportModel):
-    """The differences between a clip and its replacement in settings, and in results for example gradients."""
+    """A comparison of a clip with its replacement: their settings, and their results for example gradients."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -110,7 +110,8 @@ class KnownDifferenceSummary(ReportModel):
 
     kind: str
     size: Real | None
-    """The relative error of the norm, or the largest error of an element divided by the largest exact element."""
+    """The size of the difference. If the function returns a norm, the size is the relative error of the norm.
+    Otherwise, the size is the largest error of an element, divided by the largest exact element."""
 
     by: str
     """The size of the difference as text, or the kind of the difference if the size is unknown."""
@@ -155,18 +156,19 @@ class ReportedClip(ReportModel):
     is null."""
 
     comparison: int | None
-    """The number of the entry in `comparisons`, or null if both meanings are equal, or if a meaning is missing."""
+    """The number of the entry in `comparisons`. The value is null if both meanings are equal, or if a meaning is
+    missing."""
 
     measured_as: str
     """The name of a function that has the same result, and that the parity suite has measured. The name is empty if
     there is no such function."""
 
     known: list[int]
-    """The numbers of the entries in `known` for the function `measured_as`."""
+    """The known differences of the function `measured_as`, as numbers of entries in `known`."""
 
     becomes_known: list[int]
-    """The numbers of the entries in `known` for the replacement. The list is empty unless the replacement is a
-    framework's function."""
+    """The known differences of the replacement, as numbers of entries in `known`. The list is empty unless the
+    replacement is a framework's function."""
 
     reason: str
     """The reason why the clip is flagged, or why the clip is unchanged."""

@@ -1,7 +1,7 @@
-"""Rules for arguments of optimizers and trainers that clip, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`.
+"""Rules for clipping arguments, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`.
 
-The rules flag these arguments or leave them unchanged. `tensorflow_tape` rewrites training steps, including the
-arguments of Keras optimizers that clip.
+The rules flag these arguments or leave them unchanged. `tensorflow_tape` rewrites the clipping arguments of Keras
+optimizers.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def flag_limit(file: FileRewrite, clip: FoundClip) -> None:
 def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
     if file.native:
         reason = (
-            "PyTorch's functions also clip parameters with need_clip=False. Pass only the other parameters to them, or "
-            "run unified-clip port without --native."
+            "PyTorch's functions also clip parameters with need_clip=False. Leave these parameters out of the call of "
+            "PyTorch's function, or run unified-clip port without --native."
         )
     elif clip.name == "need_clip":
         reason = (
@@ -85,8 +85,8 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
         )
     else:
         reason = (
-            "PyTorch's parameters have no need_clip, but unified_clip reads this attribute. Instead of this argument, "
-            "set the attribute on each of its parameters, as in layer.bias.need_clip = False for bias_attr=."
+            "PyTorch's parameters have no need_clip, but unified_clip reads this attribute. Remove this argument, and "
+            "set the attribute on the parameters. For bias_attr=, write layer.bias.need_clip = False."
         )
     file.flag(clip, reason)
 

@@ -21,11 +21,11 @@ MADE_OF_GRADIENT = (
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only documented arguments, by name."
 
-ONE_BOUND = 'Only one bound is passed. Pass the other bound, too: min=-float("inf") or max=float("inf") has no effect.'
+ONE_BOUND = 'The call passes only one bound. Write the missing bound as min=-float("inf") or as max=float("inf").'
 
 ONLY_NAMED_FUNCTION = (
-    "The code only names the function here, and its replacement has other parameters. Port the code that calls this "
-    "name by hand. Then change the name here."
+    "The code only names the function here, and its replacement has other parameters. Port by hand the code that calls "
+    "this name. Then change the name here."
 )
 
 KINDS = ("in place", "functional", "any tensor", "unknown")
@@ -58,7 +58,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
-    """Decide about a call of a function that clamps any tensor, not only gradients.
+    """Decide whether a call such as torch.clamp clips gradients.
 
     If the tensor is a gradient, the call is ported. If the tensor might be a gradient, the call is flagged. Any other
     call stays unchanged.
@@ -106,6 +106,6 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 def flag_program(file: FileRewrite, clip: FoundClip) -> None:
     file.flag(
         clip,
-        "This call belongs to a static program of Paddle, which PyTorch does not have. Clip between backward() and "
+        "This call belongs to a static program of Paddle. PyTorch has no static programs. Clip between backward() and "
         "step().",
     )

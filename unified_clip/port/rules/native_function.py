@@ -1,4 +1,4 @@
-"""Rules for `--native`, which replace clips by PyTorch's own functions, also in steps of Paddle and TensorFlow."""
+"""Rules for `--native`: replace clips by PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .registry import RuleOrder, register
 TORCH = "torch.nn.utils"
 WITHOUT = "Run unified-clip port without --native."
 ONLY_IN_PLACE = (
-    "PyTorch's functions clip parameters in place, and return no clipped gradients. Pass the parameters to such a "
-    "function before the step by hand, or run unified-clip port without --native."
+    "PyTorch's functions clip parameters in place, and return no clipped gradients. Before the step, pass the "
+    "parameters to PyTorch's function by hand. Or run unified-clip port without --native."
 )
 
 WriteClip = Callable[[str, str], list[str]]
@@ -126,16 +126,15 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that returns lines of PyTorch code for a clip."""
     if source.may_be_none:
         raise UnsureError(f"The clip may be None. {WITHOUT}")
     if len(source.clips) != 1:
-        raise UnsureError(f"The clip may be one of several. {WITHOUT}")
+        raise UnsureError(f"The optimizer might get one of several clips. {WITHOUT}")
     (clip,) = source.clips
     binding = source.binding
     statement = module.small_statement(clip.node)
     if binding is not None and (statement is None or not module.has_own_line(statement)):
-        raise UnsureError("Other code is on the line of the clip. Give the clip a line of its own.")
+        raise UnsureError("The clip shares its line with other code. Give the clip a line of its own.")
     node = _limit(module, clip)
     if (number := module.number(node)) is None:
         raise UnsureError(

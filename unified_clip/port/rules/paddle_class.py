@@ -12,8 +12,8 @@ from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
 ONLY_NAMED = (
-    "The code only names the clip here, so the arguments of the clip are unknown. Port the code that calls this name "
-    "by hand. Then change the name here."
+    "The code only names the clip here, so the arguments of the clip are unknown. Port by hand the code that calls "
+    "this name. Then change the name here."
 )
 
 
@@ -48,7 +48,7 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
     """Return the value of the argument `check.argument`, or None if the call does not pass this argument.
 
-    A starred argument is also returned, because it might contain the argument.
+    If the call has a starred argument, return the starred argument.
     """
     if argument := keywords_of(call).get(check.argument):
         return argument.value

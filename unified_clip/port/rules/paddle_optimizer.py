@@ -27,11 +27,10 @@ from .registry import RuleOrder, register
 NEED_CLIP = "If the old code has parameters with need_clip=False, set need_clip = False on PyTorch's parameters, too."
 EXCLUDE = "If the old code has parameters with need_clip=False, do not pass these parameters to PyTorch's function."
 IN_PLACE = (
-    "The new code clips gradients in place, and Paddle may clip copies. Check code that reads or accumulates gradients "
-    "after the step."
+    "The new code clips gradients in place. Paddle might clip copies of the gradients. Check code that reads or "
+    "accumulates gradients after the step."
 )
 NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
-"""Methods that can add parameters to a model."""
 
 ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]'
 
@@ -84,7 +83,7 @@ def _insert_clips(
     If an UnsureError is raised, no step is changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
-        raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
+        raise UnsureError(f"The optimizer might have a second clip. {native_function.WITHOUT}")
     unscaled = {step: _unscaled(file.module, step, each) for each in optimizers for step in each.steps}
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
         file.edits.remove_argument(argument)
@@ -105,9 +104,9 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of a variable that contains the clip when the optimizer makes a step.
+    """Return the name of a variable that contains the clip at each step.
 
-    If there is no such variable, add one.
+    If the file has no variable for the clip, add a variable.
     """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
@@ -152,9 +151,9 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
         is_unscale = isinstance(call, cst.Call) and method_of(call) == "unscale_"
         if is_unscale and module.enclosing(call, cst.SimpleStatementLine) not in others:
             raise UnsureError(
-                f"Line {module.position(call)[0]} unscales the gradients, but maybe not before each step. Move {code} "
-                f"to the line above {module.code(step.call)}, outside of any `if`. If the scaler is disabled, the call "
-                "does nothing."
+                f"Line {module.position(call)[0]} unscales the gradients, but a step might run without this "
+                f"line. Move {code} to the line above {module.code(step.call)}, outside of any `if`. If the scaler is "
+                "disabled, the call does nothing."
             )
     return [code]
 

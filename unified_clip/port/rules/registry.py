@@ -32,7 +32,7 @@ from ..file_rewrite import FileRewrite
 
 
 class RuleOrder(IntEnum):
-    """The order in which rules are applied. Two rules of the same order never match the same clip."""
+    """The order in which rules are applied. For each order, at most one rule matches a clip."""
 
     OFF = 0
     """Leave a trainer's setting unchanged if the setting switches clipping off."""
@@ -49,8 +49,8 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The type of the function of a rule. The arguments are the file and one clip, or a list of clips for
-RuleOrder.STEPS."""
+"""The function of a rule. The arguments are the file and a clip. For RuleOrder.STEPS, the second argument is a list of
+clips."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,6 @@ def register(
 
 @cache
 def rules() -> Sequence[Rule]:
-    """Import all modules of this package, and return the registered rules in order."""
     package = __name__.rpartition(".")[0]
     for module in sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)):
         importlib.import_module(f"{package}.{module}")
@@ -97,7 +96,6 @@ def rules() -> Sequence[Rule]:
 
 
 def apply(file: FileRewrite, *orders: RuleOrder) -> None:
-    """Apply the rules with these orders to each clip without a verdict."""
     for rule in rules():
         is_for = rule.target in (None, file.target) and rule.native in (None, file.native)
         clips = list(filter(rule.matches, file.with_verdict(None))) if rule.order in orders and is_for else []

@@ -1,4 +1,4 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for arguments that make Keras optimizers clip.
+"""Rules for TensorFlow's training steps with a gradient tape, and for clipping arguments of Keras optimizers.
 
 The new code of a step calls PyTorch's backward(), the clips, and optimizer.step().
 """
@@ -28,7 +28,7 @@ ATTACH = (
     "optimizer.step()."
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
-OTHER_CLIP = "Another clip of this step cannot be ported. Port both clips by hand."
+OTHER_CLIP = "This step also has a clip that cannot be ported. Port both clips by hand."
 SEVERAL_LISTS = (
     "The optimizer updates other variables in another step, but PyTorch's optimizer updates all its parameters. Port "
     "both steps by hand, with an optimizer for each list of variables."
@@ -40,8 +40,8 @@ HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_we
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
 IN_PLACE = (
-    "The new code clips gradients in place, but TensorFlow's optimizer does not change them. Check code that reads "
-    "gradients after the step."
+    "The new code clips gradients in place. TensorFlow's optimizer keeps the gradients unchanged. Check code that "
+    "reads gradients after the step."
 )
 OFF_WHEN_RUN = (
     "Keras 3 does not clip with a threshold of 0 or None. With 0, the new code sets all gradients to 0, and with None, "
@@ -59,7 +59,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, including Keras optimizers with arguments that clip."""
+    """Rewrite training steps with a gradient tape, and clipping arguments of Keras optimizers."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -165,8 +165,8 @@ class TapeRewrite:
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
-                "The threshold may have another value at the training steps, or no value. If it never changes, assign "
-                "it once to a variable at the top of the file. Otherwise, port this clip by hand."
+                "At the training steps, the threshold might be different or undefined. If the threshold never changes, "
+                "assign it once to a variable at the top of the file. Otherwise, port this clip by hand."
             )
         return ranges
 
@@ -187,7 +187,7 @@ class TapeRewrite:
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        """Return (full name of the replacement, line that clips) for an argument that makes an optimizer clip."""
+        """Return the full name of the replacement, and the new line that clips."""
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)
@@ -197,7 +197,7 @@ class TapeRewrite:
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    """Record the edits of a training step. Lines that clip are inserted before optimizer.step()."""
+    """Record the edits of a training step. The lines in `clips` come before optimizer.step()."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)

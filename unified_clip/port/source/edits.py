@@ -1,7 +1,6 @@
 """Collect the edits of a file, and apply all of them at once. Unchanged code keeps its formatting.
 
-LibCST's AddImportsVisitor is not used, because it is 20 times slower, and moves imports that have to stay at the
-beginning.
+LibCST's AddImportsVisitor is not used, because it is 20 times slower.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ IMPORTS = (cst.Import, cst.ImportFrom)
 
 @dataclass
 class LineEdit:
-    """The lines to write before a statement, in place of the statement, and after the statement."""
-
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """{removed argument: name of the variable that gets the value of the argument before the statement}."""
+    """For each removed argument: the name of the new variable with the argument's value."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
@@ -48,7 +45,7 @@ class Edits(cst.CSTTransformer):
         self._keywords: dict[cst.Arg, str] = {}
         self._removed: set[cst.Arg] = set()
         self._updated: dict[cst.CSTNode, Any] = {}
-        """The value of each removed argument, with all edits inside the value."""
+        """The edited value of each removed argument."""
 
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
@@ -75,9 +72,9 @@ class Edits(cst.CSTTransformer):
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """In a new line before the statement, assign the value of a removed argument to a variable.
+        """Assign the value of a removed argument to a variable. The assignment is a new line before the statement.
 
-        value: The value of the argument. To remove the argument, also call `remove_argument`.
+        value: The value of the argument. `remove_argument` removes the argument itself.
         """
         self._lines[statement].hoisted[value] = name
 
@@ -162,7 +159,7 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return an argument with the comma and the white space of the removed argument, which was the last argument."""
+    """Return the new last argument with the comma and the white space of the removed last argument."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = end_with_comments(between, end)
@@ -172,9 +169,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the new white space before a closing bracket after the last element was removed.
+    """Return the white space before a closing bracket, without the white space of the removed last element.
 
-    Comments are kept: the comments after the new last element, or else the comments before the bracket.
+    Comments after the new last element are kept. If there are none, comments before the bracket are kept.
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.
     """

@@ -101,7 +101,7 @@ class Gradients:
 
     @cached_property
     def _returned(self) -> dict[str, list[cst.BaseExpression]]:
-        """{name of a function in the file: expressions that the function returns or yields}."""
+        """For each function in the file: the expressions that the function returns or yields."""
         values: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for node in self._module.nodes:
             if isinstance(node, cst.Return | cst.Yield) and isinstance(node.value, cst.BaseExpression):
@@ -122,7 +122,7 @@ class Gradients:
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return all arguments that the file passes for this parameter of a function.
 
-        For a parameter of a lambda, return the other arguments of the call that gets the lambda.
+        For a lambda, return the arguments beside the lambda, such as `gradients` in map(lambda g: ..., gradients).
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):

@@ -18,13 +18,12 @@ from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 SELF = ("self", "cls")
 
 MAX_ALIASES = 10
-"""The largest number of aliases to follow, as in a = b; b = c."""
 
 MAX_NAMES = 100
-"""If a name can have more full names than this number, the name is unknown."""
+"""The largest number of possible full names of a name. If there are more, the name is unknown."""
 
 PROJECT_DEPTH = 6
-"""The number of parent folders in which to look for a module that the file imports."""
+"""The number of parent folders to search for an imported module."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class BoundValue:
     """The expression of the value, or None if there is no expression, as for a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The indices, in nested tuples, of the part that is bound to the name. None stands for each element of an
-    iterable."""
+    """The path to the part of the value that the name gets: indices of nested tuples, or None for all elements in a
+    loop."""
 
     node: cst.CSTNode | None = None
     """The node that binds the value, such as an assignment or a loop. For a parameter, this field is None."""
@@ -274,7 +273,7 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return the nodes that might use the same attribute by another name than self, as in `trainer.clip`."""
+        """Return the nodes that might use the attribute without the name self, as in `trainer.clip`."""
         if "." not in binding.text:
             return []
         name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
@@ -290,7 +289,7 @@ class Module(SyntaxTree):
         return uses
 
     def _is_of_other_class(self, node: cst.Attribute, owner: cst.ClassDef) -> bool:
-        """Return whether a node such as `self.clip` belongs to a class that sets its own attribute."""
+        """Return whether a node such as `self.clip` reads an attribute of a class other than `owner`."""
         other = self.enclosing(node, cst.ClassDef)
         if other is None or not _is_of_self(node):
             return False

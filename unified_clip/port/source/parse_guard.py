@@ -41,7 +41,7 @@ class UnreadableError(Exception):
 def identifiers(content: bytes) -> set[str] | None:
     """Return the names and the short strings in source, or None if Python cannot parse the source.
 
-    The result contains `getattr` only if a call of getattr might look up a computed name in a module.
+    If no call of getattr looks up a computed name in a module, `getattr` is left out.
     """
     try:
         with warnings.catch_warnings(action="ignore"):

@@ -14,19 +14,19 @@ from .syntax_tree import Target, first_name
 
 
 class Renames:
-    """The imported names of a file that should be replaced. `add` collects the names, and `apply` records the edits."""
+    """Replaces imported names. `add` collects the names, and `apply` records the edits."""
 
     def __init__(self, module: Module, edits: Edits) -> None:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """{import statement: {name to remove: import that replaces the name, or ''}}."""
+        """For each import statement: the names to remove, and the import that replaces each name."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
-        """{import statement: module that replaces the imported module}."""
+        """For each import statement: the module that replaces the imported module."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """(import statement, module to import below this statement) tuples."""
+        """Import statements, each with a module to import below the statement."""
 
         self._at_top: set[str] = set()
 
@@ -104,7 +104,6 @@ class Renames:
         return self._module.scope(assignment.node) is assignment.scope
 
     def _is_at_top(self, assignment: ImportAssignment) -> bool:
-        """Return whether the new import has to be at the top of the file."""
         statement = assignment.node
         if not self._is_own(assignment) or not self._module.has_own_line(statement):
             return True
@@ -113,7 +112,7 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import statement, and import the replacements below the statement.
 
-        changed: {removed name: import that replaces the name, or ''}.
+        changed: For each removed name: the import that replaces the name, or ''.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))

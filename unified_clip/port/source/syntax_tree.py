@@ -21,7 +21,7 @@ Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 SPACES = ("whitespace", "leading_", "lines_after", "trailing_", "header", "footer", "indent", "newline")
-"""Prefixes of the names of LibCST's fields that contain white space and comments."""
+"""LibCST's fields with these prefixes contain white space and comments."""
 
 PUNCTUATION = frozenset(
     "comma equal dot semicolon colon lpar rpar lbracket rbracket lbrace rbrace".split()  # noqa: SIM905
@@ -94,7 +94,7 @@ class SyntaxTree:
         return self.call_of(method) if isinstance(method, cst.Attribute) else None
 
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
-        """Return the simple statement that evaluates an expression exactly once, or None.
+        """Return the simple statement that evaluates an expression exactly once.
 
         Return None for an expression in the first line of a compound statement, such as the test of an `if`.
         """
@@ -187,7 +187,8 @@ def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | No
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the child nodes except white space, comments and punctuation. LibCST's `children` is ten times slower."""
+    """Yield the child nodes except white space, comments and punctuation. This function is ten times as fast as
+    LibCST's `children`."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):

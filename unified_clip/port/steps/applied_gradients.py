@@ -67,7 +67,6 @@ class AppliedGradients:
         return False
 
     def _is_clipped(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression calls clip_by_global_norm with all gradients."""
         if not isinstance(node, cst.Call):
             return False
         function = clip_function(self._module.full_name(node.func))
@@ -84,7 +83,7 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` returns True for every value of a variable, and no value changes later."""
+        """Return whether `judge` accepts all values of a variable. If a value changes later, return False."""
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):
             return False
@@ -101,5 +100,4 @@ class AppliedGradients:
 
 
 def _is_plain(loop: cst.CompFor) -> bool:
-    """Return whether a comprehension has a single loop and no condition."""
     return not loop.ifs and loop.inner_for_in is None

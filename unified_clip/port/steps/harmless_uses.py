@@ -1,4 +1,4 @@
-"""Detect code that uses a variable without changing the value or passing it to other code."""
+"""Detect harmless uses of a variable, such as `print(variable)`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import libcst as cst
 from ..source.module import Module
 
 PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
-"""Functions and methods that only print their arguments."""
 
 
 def is_harmless(module: Module, read: cst.CSTNode) -> bool:
-    """Return whether the code at a node only prints a variable, or is a type annotation."""
+    """Return whether the code at a node prints a variable, or is a type annotation."""
     if module.enclosing(read, cst.Annotation) is not None:
         return True
     outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]

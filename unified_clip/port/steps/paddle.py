@@ -21,7 +21,7 @@ OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does this."
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 SOMETHING_ELSE = (
-    "Line {2} may assign something other than {1} to {0}. If the value is {1}, create it in this line by its class. "
+    "In line {2}, the value of {0} might not be {1}. If the value is {1}, write the call of its class in this line. "
     "Otherwise, assign the value to another name."
 )
 CLIP, OPTIMIZER = "a clip of Paddle", "an optimizer of Paddle"
@@ -43,7 +43,7 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "leaves out a multiplication by 1, and the clip of gradients whose norm is NaN. Remove it.",
 }
-"""{argument of Paddle's clips that PyTorch's functions do not have: end of the message about the argument}."""
+"""For each argument that PyTorch's functions do not have: the end of a message about the argument."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ClipSource:
     clips: Sequence[FoundClip]
     binding: Binding | None
     uses: Sequence[cst.Arg]
-    """The arguments grad_clip= that pass these clips to optimizers."""
+    """The grad_clip= arguments that contain these clips."""
 
     may_be_none: bool
 
@@ -86,7 +86,7 @@ class PaddleOptimizers:
         self._static = is_static(module)
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """{argument grad_clip=: optimizer that gets this argument}."""
+        """For each argument grad_clip=: the optimizer that gets the argument."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -114,7 +114,7 @@ class PaddleOptimizers:
                 continue
             for clip in source.clips:
                 self.why_not.setdefault(
-                    clip, (reasons or ["Another clip of this optimizer cannot be ported. Port both clips by hand."])[0]
+                    clip, (reasons or ["This optimizer also has a clip that cannot be ported. Port both by hand."])[0]
                 )
         return complete if len(complete) == len(sources) else self._complete(complete)
 
@@ -167,14 +167,14 @@ class PaddleOptimizers:
         if others := self._module.uses_on_other_objects(binding):
             code, line = self._module.code(others[0]), self._module.position(others[0])[0]
             raise UnsureError(
-                f"{code} in line {line} may be {binding.text}, too. If it is something else, rename one of the two "
-                f"attributes. {OTHERWISE}"
+                f"{code} in line {line} might be the same attribute as {binding.text}. If the attributes are "
+                f"different, rename one of them. {OTHERWISE}"
             )
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(
-                f"No optimizer in this file gets {binding.text} as grad_clip=. If no other file uses {binding.text} "
-                f"either, it clips nothing: remove it. {OTHERWISE}"
+                f"No optimizer in this file gets {binding.text} as grad_clip=. If no other file uses {binding.text}, "
+                f"remove {binding.text}, because it clips nothing. {OTHERWISE}"
             )
         return ClipSource(clips, binding, uses, may_be_none)
 
@@ -210,7 +210,7 @@ class PaddleOptimizers:
         return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)
 
     def _target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """Return the target to which an expression is assigned, or None if there is not exactly one target."""
+        """If an expression is assigned to exactly one target, return the target, else None."""
         parent = self._module.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
@@ -226,24 +226,24 @@ class PaddleOptimizers:
             return Optimizer(binding, [argument], [self._minimize(call, line)], None)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
-                f"{self._module.code(call.func)} gets the clip, but is possibly not an optimizer of Paddle. {BY_HAND}"
+                f"{self._module.code(call.func)} gets the clip, but might not be an optimizer of Paddle. {BY_HAND}"
             )
         target = self._target(call)
         binding = self._module.binding(target)
         if binding.key is None:
             raise UnsureError(
-                "No line assigns just this optimizer to a variable, so its steps cannot be found. If this file calls "
-                f"its step(), write a line optimizer = ... {OTHERWISE}"
+                "No line assigns the optimizer to a variable, so the steps of the optimizer cannot be found. If this "
+                f"file contains the steps, write a line optimizer = ... {OTHERWISE}"
             )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
-            raise UnsureError("Other code is on the line of the optimizer. Give the optimizer a line of its own.")
+            raise UnsureError("The optimizer shares its line with other code. Give the optimizer a line of its own.")
         function = self._module.enclosing(target, cst.FunctionDef) if isinstance(target, cst.Name) else None
         items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
         if any(item.name.value == binding.text for item in items):
             raise UnsureError(
-                f"{binding.text} is global or nonlocal here, so not all its steps can be found. If one function can "
-                f"create the optimizer and call its step(), write both calls in it. {OTHERWISE}"
+                f"{binding.text} is global or nonlocal here, so some steps cannot be found. If possible, create the "
+                f"optimizer and make its steps in one function. {OTHERWISE}"
             )
         if binding.key not in self._by_binding:
             self._by_binding[binding.key] = self._optimizer(binding)
@@ -267,8 +267,8 @@ class PaddleOptimizers:
                 )
             if parameters is None:
                 raise UnsureError(
-                    f"{binding.text} may be created without parameters=. Pass parameters= by name in each call that "
-                    "creates it."
+                    f"A call might create {binding.text} without parameters=. In each call that creates the optimizer, "
+                    "pass parameters= as a keyword argument."
                 )
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
@@ -276,8 +276,8 @@ class PaddleOptimizers:
         for name, variable, values in (("grad_clip", "clip", clips), ("parameters", "params", lists)):
             if len(set(map(self._module.code, values))) > 1:
                 raise UnsureError(
-                    f"{binding.text} may be created with different code for {name}=. Before each of these calls, "
-                    f"write a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
+                    f"The calls that create {binding.text} pass different code for {name}=. Before each of these "
+                    f"calls, write a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
                 )
         methods = [self._module.parents[read] for read in binding.reads]
         adds_group = any(isinstance(method, cst.Attribute) and method.attr.value in ADDS_GROUP for method in methods)
@@ -290,14 +290,14 @@ class PaddleOptimizers:
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
                 code, line = self._module.code(node), self._module.position(node)[0]
                 raise UnsureError(
-                    f"{code} in line {line} may be the optimizer {binding.text}, too, and make a step. {BY_HAND}"
+                    f"{code} in line {line} might be the optimizer {binding.text}, and might make a step. {BY_HAND}"
                 )
         if not steps:
             raise UnsureError(f"This file does not call {binding.text}.step(). {BY_HAND}")
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step of an optimizer at a node that reads the optimizer's variable, or None."""
+        """If the code around `read` makes a step of the optimizer, return the step, else None."""
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
         if isinstance(parent, cst.Attribute):
@@ -308,7 +308,7 @@ class PaddleOptimizers:
             case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
                 if isinstance(parent, cst.Arg) and "scaler" in self._module.code(scaler).lower():
                     return self._at(call, "scaler", line) if name == "step" else None
-        raise UnsureError(f"Line {line} passes or returns {binding.text} to code that may call its step(). {BY_HAND}")
+        raise UnsureError(f"Line {line} passes or returns {binding.text} to code that might make a step. {BY_HAND}")
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]
@@ -316,7 +316,7 @@ class PaddleOptimizers:
         if name in CLIPPING_METHODS:
             raise UnsureError(
                 f"{full_name}() in line {line} clips, too. If it applies the gradients of backward(), call "
-                f"{binding.text}.step() instead. Otherwise, clip before that line by hand."
+                f"{binding.text}.step() instead. Otherwise, clip by hand before that line."
             )
         if name not in ("step", "minimize", "_grad_clip"):
             return None
@@ -345,7 +345,10 @@ class PaddleOptimizers:
         if not all(isinstance(node, Target) for argument in losses for node in sorted_nodes(argument.value)):
             raise UnsureError(f"Line {line} computes the loss in {name}(). Assign the loss to a variable first.")
         if not isinstance(step.statement, cst.Expr):
-            raise UnsureError(f"Line {line} uses the result of {name}(). Remove that use: step() returns None.")
+            raise UnsureError(
+                f"Line {line} uses the result of {name}(). Remove the code that uses the result, because step() "
+                "returns None."
+            )
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:

@@ -10,7 +10,6 @@ from ..source.module import Module
 from ..source.syntax_tree import method_of
 
 MAX_DEPTH = 5
-"""The largest number of assignments to follow, as in groups = a; a = b."""
 
 PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 
@@ -61,7 +60,8 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return (added value, whether the value is a list) for the name `groups` in groups.append({...}), or None."""
+    """If code such as groups.append({...}) adds a value to `groups`, return the value, and whether the value is a
+    list."""
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
         return None

@@ -25,8 +25,8 @@ NOT_TOGETHER = (
     "one of them, port the step by hand."
 )
 NOT_IN_PAIRS = (
-    "The calls of gradient() and apply_gradients() are not in pairs, one after the other. backward() would add up "
-    "gradients of several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
+    "The calls of gradient() and apply_gradients() do not alternate. backward() would add up the gradients of "
+    "several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
 )
 PERSISTENT = (
     "A persistent tape may compute gradients several times, and backward() would add them up. If gradient() is called "
@@ -58,7 +58,6 @@ class StepRange:
     last: int
     step: TapeStep | None
     reason: str = ""
-    """The reason why the step cannot be ported, or '' if there is no reason."""
 
 
 class TapeSteps:
@@ -138,8 +137,8 @@ class TapeSteps:
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
                 "It is unclear whether the step applies all gradients, each to its own variable. If it does, write "
-                f"apply_gradients(zip(gradients, {variables})), and neither change nor remove items of "
-                "gradients. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
+                f"apply_gradients(zip(gradients, {variables})), and keep all items of the list of gradients "
+                "unchanged. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
                 "parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
@@ -154,18 +153,18 @@ class TapeSteps:
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError(
-                "Each replica clips its own gradients, before they are added up. (Only clipnorm= and similar arguments "
-                "of tf.keras 2 clip the sum.) DistributedDataParallel averages gradients in backward(), before the "
-                "clip. To clip as in TensorFlow, run the forward pass and backward() in `with model.no_sync():`, clip, "
-                "then call torch.distributed.all_reduce(parameter.grad) for each parameter. To clip the sum, clip "
-                "after the all_reduce."
+                "Each replica clips its own gradients, before the gradients are added up. An exception is tf.keras 2: "
+                "clipnorm= and similar arguments clip the sum. In PyTorch, DistributedDataParallel averages gradients "
+                "in backward(), before the clip. To clip as in TensorFlow, run the forward pass and backward() in "
+                "`with model.no_sync():`, clip, then call torch.distributed.all_reduce(parameter.grad) for each "
+                "parameter. To clip the sum, clip after the all_reduce."
             )
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError(
-                "Horovod averages gradients. If it does so before the clip, call optimizer.synchronize() before the "
-                "clip in PyTorch, and step() inside `with optimizer.skip_synchronize():`. If it does so after the "
-                "clip, use a plain optimizer, and call hvd.allreduce_(parameter.grad) for each parameter after the "
-                "clip."
+                "Horovod averages gradients. If Horovod averages before the clip, write two calls in PyTorch: "
+                "optimizer.synchronize() before the clip, and step() inside `with optimizer.skip_synchronize():`. If "
+                "Horovod averages after the clip, use a plain optimizer in PyTorch. After the clip, call "
+                "hvd.allreduce_(parameter.grad) for each parameter."
             )
         tapes = [call for call in calls if method_of(call) == "GradientTape"]
         flags = [each.value for tape in tapes for each in tape.args if keyword_of(each) in ("", "persistent")]
@@ -173,7 +172,6 @@ class TapeSteps:
             raise UnsureError(PERSISTENT)
 
     def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
-        """Return the statements that call gradient() and apply_gradients()."""
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError(
@@ -181,7 +179,10 @@ class TapeSteps:
                 "statement on a line of its own, as in gradients = tape.gradient(loss, variables)."
             )
         if not isinstance(last, cst.Expr) or last.value is not apply:
-            raise UnsureError("The result of apply_gradients() is used. Remove that use: step() returns None.")
+            raise UnsureError(
+                "The result of apply_gradients() is used. Remove the code that uses the result, because step() returns "
+                "None."
+            )
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError(
