@@ -1,4 +1,4 @@
-"""The table `adaptive` of a configuration, which has an adaptive rule and the settings of the rule."""
+"""The table `adaptive` of a configuration. The table has an adaptive rule and its settings."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ class AdaptiveStates:
         """If the rule adagc needs the index of each gradient in the call, set `gradients.places` to the indices. If the
         indices are unknown, return False. The caller then collects the gradients one by one.
 
-        entries: The entries of the call. If `on_parameters` is set, the entries are parameters, otherwise gradients.
+        entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, the entries
+        are gradients.
         """
         if not self.need_places:
             return True
@@ -149,8 +150,7 @@ class AdaptiveStates:
     def resize(self, counts: Iterable[int]) -> States:
         """Return the current states. The returned state of a rule adagc has an entry for each gradient of a call.
 
-        counts: One number for each state, which is the number of gradients in the call. Gradients that are None are
-        included.
+        counts: For each state, the number of gradients in the call. Gradients that are None count, too.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each

@@ -15,7 +15,7 @@ GLOB = (
 
 
 class Ignore(ConfigModel):
-    """An entry of `check.ignore`, which has findings to ignore and the reason."""
+    """An entry of `check.ignore`. The entry describes findings to ignore, and has the reason."""
 
     path: Name = Field(description=f"the files with these findings. {GLOB}")
     clip: Name | None = Field(

@@ -138,8 +138,7 @@ class Clipper:
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         """Return the packed states of the adaptive rules, for the initial state of an optimizer.
 
-        counts: One number for each state, which is the number of gradients in a clip call. Gradients that are None are
-        included.
+        counts: For each state, the number of gradients in a clip call. Gradients that are None count, too.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 

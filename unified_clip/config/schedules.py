@@ -1,4 +1,4 @@
-"""Schedules, which are thresholds that depend on the step."""
+"""Schedules. A schedule is a threshold that depends on the step."""
 
 from __future__ import annotations
 

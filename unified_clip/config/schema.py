@@ -225,7 +225,7 @@ class Settings(Clipping):
 
     @property
     def parts(self) -> list[Clipping]:
-        """The groups, followed by the configuration itself, which applies to all parameters in no group."""
+        """The groups, followed by the configuration itself. The last part applies to all parameters in no group."""
         return [*self.groups, self]
 
     @property

@@ -66,8 +66,8 @@ def loaded_step(state: Any) -> int:
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold of a rule at a step, or inf if the rule has no threshold. If the rule has a schedule and the
-    step is a tensor of a graph, return a `StepThreshold`, which computes the threshold in the graph.
+    """Return the threshold of a rule at a step, or inf if the rule has no threshold. If a graph computes the step of a
+    schedule, return a `StepThreshold`. The graph then computes the threshold, too.
     """
     threshold = part.threshold
     if threshold is None:
@@ -83,8 +83,7 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     """Return the step of a clip call. Outside compiled graphs, a tensor becomes a number.
 
-    step: The argument of the call. If None, the step is `counted`, which is the number of steps that the clipper has
-    counted.
+    step: The argument of the call. If None, the result is the step `counted`, from the counter of the clipper.
     """
     entry.break_graph(
         "a clip configuration counts its clip calls. Clip outside the graph, or by a function of unified_clip.torch"

@@ -34,8 +34,8 @@ class MergeRules:
     """Whether training fails if a table replaces a value that is not a table."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Merge `upper` onto `lower`, which is the data of a base file or an `UnreadFile`. If a table is merged onto an
-        `UnreadFile`, the table becomes a `PartialTable`.
+        """Merge `upper` onto `lower`. `lower` is the data of a base file, or an `UnreadFile`. If a table is merged onto
+        an `UnreadFile`, the table becomes a `PartialTable`.
         """
         if not isinstance(upper, dict):
             return upper

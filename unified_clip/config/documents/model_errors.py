@@ -130,7 +130,7 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
     """Return (keys, possible types of the value, value) for a location in an error of pydantic. A location can also
-    contain the names of union members, which are not keys of the document.
+    contain the names of union members. These names are not keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []

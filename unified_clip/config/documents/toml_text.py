@@ -39,8 +39,8 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key, or None. If a table has no header, return the line of the first key in the table. The
-    function puts a mark at the key, converts the document to text, and counts the lines above the mark.
+    """Return the line of a key. If a table has no header, return the line of the first key in the table. The function
+    puts a mark at the key, converts the document to text, and counts the lines above the mark.
     """
     mark = "unified_clip_was_here"
     try:

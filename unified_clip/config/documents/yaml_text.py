@@ -27,7 +27,7 @@ COMPUTED = ("python/object", "python/name", "python/module")
 """Prefixes of tags whose values are only known at run time. The tag ORDERED is an exception."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
-"""The tag of an ordered dict. A node with this tag has a single element, which is a list of all (key, value) pairs."""
+"""The tag of an ordered dict. The node has a single element: a list of all (key, value) pairs."""
 
 
 class _Yaml(yaml.SafeLoader):

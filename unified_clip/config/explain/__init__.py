@@ -1,3 +1,1 @@
-"""The package of `unified-clip explain`, which explains the effect of a configuration, or how two configurations
-differ.
-"""
+"""The package of `unified-clip explain`. The command explains a configuration, or how two configurations differ."""

@@ -15,7 +15,7 @@ from ..schedules import threshold_at
 def describe(config: ClipConfig, source: Path, path: Path) -> str:
     """Return a sentence about the share of recorded norms that a configuration clips.
 
-    source: The file of the configuration, as printed in error messages.
+    source: The file of the configuration, for error messages.
     """
     if unfit := _unfit(config):
         raise UsageError(

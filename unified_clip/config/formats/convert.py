@@ -114,8 +114,7 @@ def write(
     to: "name" or "name@version" of the format.
     version: The version of the trainer. The default is the version in `to`. If `to` has no version, the default is the
     newest supported version.
-    nearest: Whether to use the family and the eps of the format if the format does not support those of the
-    configuration.
+    nearest: Whether to replace an unsupported family or eps by the family and the eps of the format.
     kind: "toml", "yaml" or "json". The default is the first kind of the format.
     """
     name, to_version = parse_name(to)
@@ -177,9 +176,7 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if the format `trainer` does not recognise a file, but another format does. Otherwise, return
-    [].
-    """
+    """Return a note if only other formats recognise a file. If the format `trainer` recognises the file, return []."""
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]

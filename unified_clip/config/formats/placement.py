@@ -17,7 +17,7 @@ from .naming import name_format
 Path = tuple[Key, ...]
 
 ANY = "*"
-"""A wildcard in a path of `Format.places`, which matches any key or index."""
+"""A wildcard in a path of `Format.places`. The wildcard matches any key or index."""
 
 LOOKALIKE = re.compile(
     r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip

@@ -178,7 +178,9 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only clip in this file, or None. If there are several clips, raise ConfigError."""
+        """Return the only clip in this file. If there is no clip, return None. If there are several clips, raise
+        ConfigError.
+        """
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(

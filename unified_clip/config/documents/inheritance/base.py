@@ -70,7 +70,7 @@ class Files:
         return UnreadFile(document.place(keys, document.name), problem, self.advice)
 
     def name(self, path: Path) -> str:
-        """Return the path of a file relative to the main file, as printed in error messages."""
+        """Return the path of a file relative to the main file, for error messages."""
         if self.main.path is None:
             return path.as_posix()
         return Path(os.path.relpath(path, self.main.path.parent)).as_posix()

@@ -101,8 +101,8 @@ def _words(text: str) -> tuple[set[str], str | None, str]:
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` at the top of a file. If there is no comment, return None,
-    which means the default package.
+    """Return the package in the comment `# @package NAME` at the top of a file. If there is no comment, the file has
+    the default package, and the result is None.
     """
     for line in text.splitlines():
         if match := HEADER.match(line):

@@ -1,3 +1,3 @@
-"""Configurations in Python, which trainers such as mmengine read. unified_clip parses these configurations, and never
-runs them.
+"""Configurations in Python, for trainers such as mmengine. unified_clip parses these configurations, and never runs
+them.
 """

@@ -160,9 +160,7 @@ def _path(node: ast.expr) -> tuple[str, ...]:
 
 
 def _unbraced(node: ast.expr) -> ast.expr:
-    """Return the expression inside `{{ }}`, which is an old syntax of mmengine. All other expressions stay
-    unchanged.
-    """
+    """Return the expression inside `{{ }}`, an old syntax of mmengine. All other expressions stay unchanged."""
     match node:
         case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
             return inner

@@ -1,5 +1,5 @@
-"""The format of optax, which is Python source. A clip such as `optax.clip_by_global_norm(1.0)` must be the first
-transformation in `optax.chain`.
+"""Python source with clips of optax. A clip such as `optax.clip_by_global_norm(1.0)` must be the first transformation
+in `optax.chain`.
 """
 
 from __future__ import annotations

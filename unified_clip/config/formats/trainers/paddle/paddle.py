@@ -1,4 +1,4 @@
-"""The format of Paddle, which is Python source with calls such as `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
+"""Python source with clips of Paddle, such as `paddle.nn.ClipGradByGlobalNorm(clip_norm=1.0)`."""
 
 from __future__ import annotations
 

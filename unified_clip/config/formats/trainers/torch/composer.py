@@ -1,4 +1,4 @@
-"""The YAML format of llm-foundry, which trains with Composer. The clip key is `algorithms.gradient_clipping`."""
+"""The YAML format of llm-foundry. This program trains with Composer. The clip key is `algorithms.gradient_clipping`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Composer(Format):
         return Imported(self.settings("value" if kind == "value" else "global_norm", threshold))
 
     def _place(self, document: Document, root: tuple[Key, ...]) -> list[Key] | None:
-        """Return the path of `gradient_clipping`, or None. The value of `algorithms` is a table or a list of tables."""
+        """Return the path of `gradient_clipping`. The value of `algorithms` is a table or a list of tables."""
         algorithms = document.get(*root, "algorithms")
         if isinstance(algorithms, list):
             tables = [[*root, "algorithms", i] for i, table in enumerate(algorithms) if isinstance(table, dict)]

@@ -93,8 +93,9 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the value of `_target_`, or None. This value is the class that Hydra creates. table: The path of the table
-    with `_target_`. If the path is empty, the table is the complete file.
+    """Return the class that Hydra creates, from the key `_target_`. If the table does not have the key, return None.
+
+    table: The path of the table. If the path is empty, the table is the complete file.
     """
     return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
 
@@ -105,9 +106,7 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the arguments of the Trainer, which is a path in ROOTS. If the complete file is a Trainer,
-    return [].
-    """
+    """Return the path of the table with the arguments of the Trainer. If the complete file is this table, return []."""
     if _is_hydra_trainer(document):
         return []
     for table, _ in ROOTS[1:]:
