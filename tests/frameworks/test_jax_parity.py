@@ -79,7 +79,7 @@ def test_an_optax_that_is_too_old_is_named_with_the_needed_version(with_optax: C
     assert report.exit_code == 3
     (problem,) = report.problems
     assert problem.what == "jax, framework's function, missing"
-    assert problem.detail.startswith("optax 0.2.4 is too old: the suite needs optax>=0.2.5. Install a newer optax. Or ")
+    assert problem.detail.startswith("optax 0.2.4 is too old: the suite needs optax>=0.2.5. Install a newer optax. To ")
 
 
 @pytest.mark.nightly
