@@ -56,10 +56,10 @@ class _ElsewhereCounted:
         for number, parameter in enumerate(self._parameters):
             if id(parameter) not in present:
                 raise ValueError(
-                    f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not among the "
-                    "parameters of this call, so its copies would be counted twice. If fully_shard replaced the "
-                    "parameter, make the list after fully_shard. Or pass a function: also_elsewhere=lambda parameter: "
-                    "parameter is model.head.weight. If this call does not clip the parameter, remove it from the list"
+                    f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not a parameter "
+                    "of this call, so two ranks would own the parameter. If fully_shard replaced the parameter, create "
+                    "the list after fully_shard. Or pass a function: also_elsewhere=lambda parameter: parameter is "
+                    "model.head.weight. If this call does not clip the parameter, remove it from the list"
                 )
 
 
@@ -114,8 +114,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
                 f"root has the type {type(root).__qualname__}. Pass a DeviceMesh of PyTorch. Or, instead of "
-                "mesh_ownership, pass a function that gets a parameter and returns whether this rank includes the "
-                "parameter in the norm"
+                "mesh_ownership, pass a function that gets a parameter and returns whether this rank owns the "
+                "parameter"
             )
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))
@@ -238,7 +238,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
             raise ValueError(
                 f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
                 "infer the parameters of the other ranks. Instead of fsdp1_ownership, pass a function that gets a "
-                "parameter and returns whether this rank includes the parameter in the norm"
+                "parameter and returns whether this rank owns the parameter"
             )
         for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
             counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)
@@ -267,7 +267,7 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
             "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD and "
             "ownership=fsdp1_ownership(model, tensor_rank), where tensor_rank is the number of this rank in its "
             "tensor-parallel group. With HYBRID_SHARD, do not pass WORLD, but the group of the ranks that together "
-            "hold one copy of the model"
+            "have one copy of the model"
         )
     is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
     if handle._use_orig_params:
@@ -329,7 +329,7 @@ def megatron_ownership(
         if is_expert and (data_rank is None) != (expert_data_rank is None):
             raise ValueError(
                 "megatron_ownership has only one of data_rank and expert_data_rank, but a parameter belongs to an "
-                "expert (allreduce is False). Pass both. With the distributed optimizer, pass neither"
+                "expert (allreduce is False). Pass both numbers, or no number if you use the distributed optimizer"
             )
         if expert_data_rank if is_expert else data_rank:
             return False

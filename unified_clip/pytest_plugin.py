@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: those that are installed)"
-INTERPRETERS = "the Python interpreter of a framework, if another interpreter runs pytest, such as paddle=PATH"
+INTERPRETERS = "a different Python interpreter for a framework. Example: paddle=PATH"
 MISSING = "what clip_parity does about a framework that is not installed: fail (default) or skip"
 
 

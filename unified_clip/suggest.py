@@ -59,8 +59,8 @@ class Suggestion:
     def __str__(self) -> str:
         left_out = f". NaN or infinite norms that were left out: {self.not_finite}" if self.not_finite else ""
         return (
-            f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms, which "
-            f"clips {100 * self.clipped:.3g} % of them{left_out}"
+            f"threshold {self.threshold:g}: the {self.percentile:g}th percentile of {len(self.norms)} norms. It "
+            f"clips {100 * self.clipped:.3g} % of the norms{left_out}"
         )
 
     def replay(self, rule: Any) -> Replay:
@@ -120,7 +120,7 @@ class Suggestion:
         figure = Figure((8, 3), layout="constrained")
         steps, shares = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)
         steps.plot(range(1, len(self.norms) + 1), self.norms, ".", markersize=3, color="#2757c4")
-        steps.set_xlabel("step, without steps of NaN or infinite norms" if self.not_finite else "step")
+        steps.set_xlabel("step (without steps whose norm is NaN or infinite)" if self.not_finite else "step")
         steps.set_ylabel("norm before clipping")
         ordered = sorted(self.norms)
         shares.plot([100 * (i + 1) / len(ordered) for i in range(len(ordered))], ordered, color="#2757c4")
@@ -247,7 +247,8 @@ def _recorded(path: Path) -> Iterator[float]:
     if not by_step:
         raise ValueError(
             f"{path}: None of the {len(lines)} recorded calls has a total norm. Clips by value and calls without "
-            "gradients have none. Record clips by norm: clip_grad_norm_ with a threshold of inf only measures."
+            "gradients have no total norm. Record calls of clip_grad_norm_. To measure without clipping, set the "
+            "threshold to inf."
         )
     yield from (math.hypot(*norms) for norms in by_step.values())
 

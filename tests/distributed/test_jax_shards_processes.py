@@ -116,7 +116,7 @@ NEEDS_OWNERSHIP = "is only on devices of rank [01]. Pass ownership"
         ("norm_with_own_array", (True, {}), NEEDS_OWNERSHIP),
         ("clip_by_threshold_of_rank", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("clip_copy_by_threshold_of_rank", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
-        ("norm_of_four", ({"check_numel": 5},), "counted 4 gradient elements together, and check_numel expects 5"),
+        ("norm_of_four", ({"check_numel": 5},), "own 4 gradient elements together, and check_numel expects 5"),
         ("replicas_on_some", ("replicated",), "position 0 is on devices of only some ranks. Leave check_replicas out"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
@@ -214,7 +214,7 @@ def test_arrays_on_some_processes_need_ownership(three_ranks: World) -> None:
 def test_check_numel_rejects_wrong_ownership(three_ranks: World) -> None:
     options = {"ownership": "distinct", "check_numel": True}
     for failure in three_ranks.attempt(jax_sharded.clip_on_meshes_of_some, "copies", FIRST, SECOND, 1.0, options):
-        assert "the ranks counted 8 gradient elements together, and check_numel expects 4" in str(failure)
+        assert "the ranks own 8 gradient elements together, and check_numel expects 4" in str(failure)
 
 
 @pytest.mark.parametrize("kind", ["copies", "stages", "listed by all"])

@@ -164,7 +164,7 @@ def test_gradients_without_parameters_are_rejected_unless_process_group_is_none(
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_stages_of_a_pipeline_share_one_norm(worlds: Callable[[str], World], frozen: bool) -> None:
-    """The first stage counts the embedding that both stages have."""
+    """The first stage owns the embedding that both stages have."""
     first, second = ([np.full(4, value, np.float32) for value in pair] for pair in ((3, 7), (4, 7)))
     counted = second[:1] if frozen else [*first, second[0]]
     n = reference.norm(counted)

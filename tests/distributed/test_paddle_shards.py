@@ -202,7 +202,7 @@ def test_disagreeing_ranks_raise_an_error_that_names_the_difference(worlds: Call
 def test_gradients_on_meshes_of_some_processes_need_ownership(worlds: Callable[[int], World]) -> None:
     gradients = [np.full((4, 2), 1.0, np.float32), np.full((4, 2), 2.0, np.float32)]
     for failure in worlds(4).attempt(paddle_sharded.norm_on_halves, gradients):
-        assert "the gradients are on process meshes of 2 of the 4 ranks" in str(failure)
+        assert "there are 4 ranks, but the process meshes of the gradients have only 2 ranks" in str(failure)
     for failure in worlds(4).attempt(paddle_sharded.norm_on_halves, gradients, "all"):
         assert "Pass ownership='replicated' if every rank has a copy" in str(failure)
     n = reference.norm(gradients)
@@ -315,7 +315,7 @@ def test_plain_tensors_beside_distributed_ones_are_replicated(worlds: Callable[[
 def test_check_numel_rejects_wrong_ownership(worlds: Callable[[int], World]) -> None:
     gradients = [np.array([3.0, 4.0], np.float32)]
     for failure in worlds(2).attempt(paddle_sharded.norm_of_plain, gradients, "all", "distinct", True):
-        assert "the ranks counted 4 gradient elements together, and check_numel expects 2" in str(failure)
+        assert "the ranks own 4 gradient elements together, and check_numel expects 2" in str(failure)
 
 
 def test_gradients_of_data_parallel_models_need_no_collective(worlds: Callable[[int], World]) -> None:

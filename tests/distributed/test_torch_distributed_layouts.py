@@ -68,4 +68,4 @@ def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
 
 def test_passing_a_parameter_that_fully_shard_has_replaced_is_an_error(torch_worlds: Callable[[int], World]) -> None:
     for message in torch_worlds(4).run(layouts.clip_with_replaced_parameter):
-        assert "also_elsewhere[0], of shape [10, 8], is not among the parameters of this call" in message
+        assert "also_elsewhere[0], of shape [10, 8], is not a parameter of this call" in message

@@ -145,14 +145,14 @@ def test_disagreeing_ranks_raise_an_error_that_names_the_difference(
     [
         (
             "copies declared as distinct",
-            "counted 48 gradient elements together, and check_numel expects 24. Some elements",
+            "own 48 gradient elements together, and check_numel expects 24. Some elements",
         ),
         (
             "distinct declared as copies",
-            "counted 24 gradient elements together, and check_numel expects 48. .* Pass `ownership` to",
+            "own 24 gradient elements together, and check_numel expects 48. .* Pass `ownership` to",
         ),
-        ("all copies", "the ranks counted 0 gradient elements together, and check_numel expects 24"),
-        ("all copies, p = inf", "the ranks counted 0 gradient elements together, and check_numel expects 24"),
+        ("all copies", "the ranks own 0 gradient elements together, and check_numel expects 24"),
+        ("all copies, p = inf", "the ranks own 0 gradient elements together, and check_numel expects 24"),
     ],
 )
 def test_check_numel_rejects_wrong_ownership(worlds: Worlds, case: str, message: str) -> None:
@@ -160,17 +160,17 @@ def test_check_numel_rejects_wrong_ownership(worlds: Worlds, case: str, message:
 
 
 def test_gradients_that_no_rank_counts_are_an_error(worlds: Worlds) -> None:
-    message = "no rank counts any gradient, because ownership returned False for all of them"
+    message = "no rank owns any gradient, because ownership returned False for all of them"
     for case in ("all copies, unchecked", "all copies, unchecked, p = 3"):
         check_rejected(worlds(2).run(faults.run_case, case), "ValueError", message)
     assert [
-        (outcome.norm, outcome.error) for outcome in worlds(2).run(faults.run_case, "zeros that one rank counts")
+        (outcome.norm, outcome.error) for outcome in worlds(2).run(faults.run_case, "zeros that one rank owns")
     ] == [(0.0, "")] * 2
 
 
 def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> None:
     """Warnings are errors in these processes."""
-    message = "the 2 ranks counted gradients with exactly the same sum, .* as with DistributedDataParallel, the norm is"
+    message = "the 2 ranks own gradients with exactly the same sum, .* as with DistributedDataParallel, the norm is"
     for case in ("copies declared as distinct, unchecked", "copies declared as distinct, by a function"):
         check_rejected(worlds(2).run(faults.run_case, case), "ClipWarning", message)
     norm = reference.norm(faults.ARRAYS * 2, 2.0)
@@ -210,7 +210,7 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
             [r"ranks \[0, 1\], but process_group has the ranks \[0\]", r"process_group has the ranks \[1\]. Pass a"],
         ),
         ("no group", 2, "ValueError", ["process_group is None, but the gradient at position 0 is not complete on"]),
-        ("a mesh of others", 2, "ValueError", ["is a plain tensor", "rank 1 is not on the device mesh"]),
+        ("a mesh of others", 2, "ValueError", ["is a plain tensor", "but this process is rank 1"]),
         ("a name for a group", 2, "TypeError", ["process_group is 'world'. Pass a process group of"]),
         ("a flag for a group", 2, "TypeError", ["process_group is True. Pass a process group of"]),
         ("a name for a group of single gradients", 2, "TypeError", ["process_group is 'world'. Pass a process group"]),

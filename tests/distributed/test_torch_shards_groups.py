@@ -41,7 +41,7 @@ def test_all_ranks_raise_if_ownership_of_a_later_group_raises_on_one_rank(torch_
 
 def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
     for result in torch_worlds(2).run(groups.clip_by_groups, ["sharded", "terms", "plain"], "", 15):
-        assert result.error.startswith("the ranks counted 16 gradient elements together, and check_numel expects 15")
+        assert result.error.startswith("the ranks own 16 gradient elements together, and check_numel expects 15")
 
 
 @pytest.mark.parametrize(

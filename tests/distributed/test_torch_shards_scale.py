@@ -191,7 +191,7 @@ def test_a_clip_checks_the_number_of_elements_over_the_shards(collectives: list[
     """Each of 4 ranks has 4 elements of each of 6 gradients, so a gradient has 16 elements."""
     params = parameters(rows(), Replicate(), Shard(0), length=1)
     assert uc.clip_grad_norm_(params, 1e9, check_numel=True) == (6 * 16) ** 0.5
-    with pytest.raises(ValueError, match="the ranks counted 96 gradient elements together, and check_numel expects 95"):
+    with pytest.raises(ValueError, match="the ranks own 96 gradient elements together, and check_numel expects 95"):
         uc.clip_grad_norm_(params, 1e9, check_numel=95)
     assert {dist.get_world_size(group) for group in collectives} == {4}
 
@@ -209,7 +209,7 @@ def test_process_group_may_be_the_shard_dimension_of_hsdp(collectives: list[Any]
     expected = uc.get_total_norm([parameter.grad for parameter in params], process_group=dist.group.WORLD)
     norm = uc.clip_grad_norm_(params, 1.0, process_group=mesh["shard"])
     assert collectives == [dist.group.WORLD, mesh.get_group("shard")]
-    assert norm * 2**0.5 == pytest.approx(expected.item())  # in the fake group WORLD, every rank counts its shard
+    assert norm * 2**0.5 == pytest.approx(expected.item())  # in the fake group WORLD, every rank owns its shard
     with pytest.raises(
         ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[1, 5\]"
     ):

@@ -337,12 +337,12 @@ def test_what_has_happened_is_found_wherever_the_state_is() -> None:
     assert last(state).metrics("train/").keys() == {"train/grad_norm", "train/grad_norm_clipped", "train/clip_coef"}
     with pytest.raises(
         ValueError,
-        match=r"the state contains no ClipState, but must contain one\. Pass the state of an optimizer that contains",
+        match=r"the state contains no ClipState, but must contain exactly one\. Make the optimizer with",
     ):
         last(optax.sgd(0.1).init(PARAMS))
     with pytest.raises(
         ValueError,
-        match=r"the state contains 2 ClipStates, but must contain one\. Pass the part of the state that has one",
+        match=r"the state contains 2 ClipStates, but must contain exactly one\. Pass the part of the state",
     ):
         last((state, state))
 

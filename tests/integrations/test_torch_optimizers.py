@@ -386,10 +386,10 @@ def test_a_single_layer_has_parameter_names() -> None:
 def test_patterns_need_names_of_all_parameters() -> None:
     model = Model()
     with pytest.raises(
-        ValueError, match=r"Parameter 0 of this SGD, of shape \(6, 4\), has no name\. Pass .*\(optimizer, model\)"
+        ValueError, match=r"In this SGD, parameter 0 of shape \(6, 4\) has no name\. Pass .*\(optimizer, model\)"
     ):
         weights_only("*.bias").attach_to(sgd(model))
-    with pytest.raises(ValueError, match=r"Parameter 2 of this SGD, .* is missing in `names`\. Pass the model"):
+    with pytest.raises(ValueError, match=r"In this SGD, parameter 2 .* is missing in `names`\. Pass the model"):
         weights_only("*.bias").attach_to(sgd(model), dict(model.hidden.named_parameters()))
     with pytest.raises(TypeError, match="names has the type int"):
         weights_only("*.bias").attach_to(sgd(model), 3)
@@ -424,7 +424,7 @@ def test_parameters_added_later_without_names_are_rejected(fused: bool) -> None:
     optimizer = torch.optim.SGD(model.hidden.parameters(), lr=RATE, fused=fused)
     weights_only("*.bias").attach_to(optimizer, model.hidden)
     optimizer.add_param_group({"params": list(model.output.parameters())})
-    with pytest.raises(ValueError, match=r"Parameter 2 of this SGD, .* Detach, and attach again with the model: "):
+    with pytest.raises(ValueError, match=r"In this SGD, parameter 2 .* Detach, and attach again with the model: "):
         optimizer.step()
 
 

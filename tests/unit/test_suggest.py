@@ -43,7 +43,7 @@ def test_norms_that_are_not_finite_are_left_out_and_told() -> None:
     result = suggest_threshold([*NORMS, math.nan, math.inf])
     assert (result.threshold, result.not_finite) == (90.0, 2)
     assert str(result) == (
-        "threshold 90: the 90th percentile of 100 norms, which clips 10 % of them. NaN or infinite norms that were "
+        "threshold 90: the 90th percentile of 100 norms. It clips 10 % of the norms. NaN or infinite norms that were "
         "left out: 2"
     )
 
@@ -177,7 +177,7 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
         ([1.0] * 40, "log", "step"),
         ([1.0, 0.0] * 20, "symlog", "step"),
         ([0.0] * 40, "linear", "step"),
-        ([1.0] * 40 + [math.nan], "log", "step, without steps of NaN or infinite norms"),
+        ([1.0] * 40 + [math.nan], "log", "step (without steps whose norm is NaN or infinite)"),
     ],
 )
 def test_the_plot_shows_small_norms_beside_large_ones(

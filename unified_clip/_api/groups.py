@@ -25,8 +25,8 @@ the caller removes the gradients. "zero" sets all results to 0.
 
 IN_GRAPHS = {
     "raise": "raise from inside a graph. Use 'zero' or 'family' there, and check the norm outside the graph",
-    "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or clip by attach_to() "
-    "(Keras) or as_optax() (JAX), which skip steps",
+    "skip": "skip a step from inside a graph. Use 'zero' to set all gradients to 0. To skip steps, call attach_to() "
+    "(Keras) or as_optax() (JAX)",
 }
 """The end of the error message if compiled graphs do not support a value of `nonfinite`."""
 

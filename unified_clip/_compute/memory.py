@@ -57,7 +57,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
                     first, second = sorted((index, earlier))
                     raise ValueError(
                         f"{describe(first)} and {describe(second)} overlap in memory, so clipping both in place would "
-                        "scale some elements twice. Replace one by a copy, or pass one tensor over all the memory"
+                        "scale some elements twice. Replace one of these two tensors by a copy"
                     )
             different.append(index)
     return owners

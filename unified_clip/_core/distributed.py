@@ -82,7 +82,7 @@ class DistributedSpec:
             earlier_patterns = [earlier for earlier, earlier_owner in patterns[:at] if earlier_owner != owner]
             if covering := [earlier for earlier in earlier_patterns if _covers(earlier, pattern)]:
                 raise ValueError(
-                    f"the pattern {pattern!r} of ownership has no effect, because {covering[0]!r} is before it, and "
+                    f"the pattern {pattern!r} of ownership has no effect, because the earlier pattern {covering[0]!r} "
                     f"matches every name that {pattern!r} matches. Put {pattern!r} before {covering[0]!r}"
                 )
             names = (
@@ -95,8 +95,8 @@ class DistributedSpec:
                 name = names[deciding.index(winner)]
                 warnings.append(
                     f"the pattern {pattern!r} of ownership has no effect on the parameters of this rank, because "
-                    f"earlier patterns match them: {winner!r} matches {name!r}, too. To use the value of {pattern!r}, "
-                    f"put {pattern!r} before {winner!r}"
+                    f"earlier patterns match the same names. For example, {winner!r} matches {name!r}. To use the "
+                    f"value of {pattern!r}, put {pattern!r} before {winner!r}"
                 )
         return warnings
 

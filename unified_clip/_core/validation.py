@@ -218,7 +218,7 @@ def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
 def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
     if bounds_inverted:
         known = isinstance(low, int | float) and isinstance(high, int | float)
-        remedy = ". Swap them" if known else " somewhere, or one of them is NaN. Swap or correct the bounds"
+        remedy = ". Swap them" if known else " for some elements, or a bound is NaN. Swap or correct the bounds"
         raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}){remedy}")
 
 

@@ -213,8 +213,8 @@ class Consensus:
         has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
             raise ValueError(
-                "no rank counts any gradient, because ownership returned False for all of them. Exactly one rank of "
-                "the process group has to count each element. Check the rank numbers that you pass, such as data_rank. "
+                "no rank owns any gradient, because ownership returned False for all of them. Exactly one rank of "
+                "the process group must own each element. Check the rank numbers that you pass, such as data_rank. "
                 "No gradient was changed."
             )
 
@@ -346,9 +346,9 @@ class Consensus:
         expected = self._call.arguments.get(ELEMENTS)
         if expected is not None and counted != expected:
             raise ValueError(
-                f"the ranks counted {counted} gradient elements together, and check_numel expects {expected}. Some "
-                "elements were counted several times, or not at all. Pass `ownership` to declare the rank that counts "
-                "each parameter, or correct check_numel"
+                f"the ranks own {counted} gradient elements together, and check_numel expects {expected}. Some "
+                "elements have several owner ranks, or no owner rank. Pass `ownership` to declare which rank owns each "
+                "parameter, or correct check_numel"
             )
 
 

@@ -15,7 +15,7 @@ CALL = "the number of this call in its process group"
 
 REMEDY = (
     "Pass ownership='replicated' if every rank has a copy, or 'distinct' if ranks have different parameters or shards. "
-    "Or pass a function that gets a parameter and returns whether this rank includes the parameter in the norm (see "
+    "Or pass a function that gets a parameter and returns whether this rank owns the parameter (see "
     "unified_clip.ownership)"
 )
 
@@ -87,8 +87,9 @@ def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
         "",
     )
     return (
-        f"the gradients at {named} differ between ranks. {missing}They are plain tensors beside gradients that are "
-        f"distributed over all ranks, so unified_clip assumed that they are copies. {REMEDY}. No gradient was changed."
+        f"the gradients at {named} differ between ranks. {missing}These gradients are plain tensors, but other "
+        f"gradients of the call are distributed over all ranks. In this case, plain tensors must be copies. "
+        f"{REMEDY}. No gradient was changed."
     )
 
 

@@ -40,13 +40,13 @@ integers are an exact sum (see `STATE` in the kernels).
 """
 
 REMEDY = (
-    "Restart all ranks from the same checkpoint, with UNIFIED_CLIP_TRITON=0. Then the call that differs raises on all "
-    "ranks, with the reason"
+    "Set UNIFIED_CLIP_TRITON=0, and restart all ranks from the same checkpoint. The wrong call will then raise an "
+    "error with the reason on all ranks"
 )
 
 MIXED = (
-    "ranks make different calls: on some ranks the norm stays on the GPU, as all ranks agreed for an earlier list of "
-    f"parameters. The norm of these ranks is NaN. {REMEDY}"
+    "ranks make different calls. Some ranks repeat an earlier call, and leave the norm on the GPU. The norm of "
+    f"these ranks is NaN. {REMEDY}"
 )
 
 
@@ -147,9 +147,9 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
         )
     if stays == size and can < size:
         raise ValueError(
-            f"a gradient of call {number} of this process group is complex, but none was at the first call with "
-            "these parameters. So the norm of the call is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients "
-            "the dtypes of the first call"
+            f"a gradient of call {number} of this process group is complex. At the first call with these "
+            "parameters, no gradient was complex. So the norm of the call is NaN. Set UNIFIED_CLIP_TRITON=0, or give "
+            "these gradients the dtypes of the first call"
         )
     if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
         raise ValueError(f"the ranks made different calls at call {number} of this process group. {REMEDY}")

@@ -21,8 +21,8 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
         is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
         if is_owner not in (True, False):
             raise TypeError(
-                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank includes the gradient in "
-                "the norm, else False"
+                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank owns the gradient, else "
+                "False"
             )
         return bool(is_owner)
     if ownership == REPLICATED and rank not in ranks:

@@ -330,9 +330,10 @@ class DistributedGradients(LocalShards):
                 f"such as {self.terminology.world_group}"
             )
         raise ValueError(
-            f"the gradients are on {self.terminology.mesh}es of {', '.join(map(str, sorted(sizes)))} of the "
-            f"{world.size} ranks. Cannot infer what the other ranks have. Pass process_group, the group of all ranks "
-            f"that have the model ({self.terminology.world_group} if all ranks have the model). {REMEDY}"
+            f"there are {world.size} ranks, but the {self.terminology.mesh}es of the gradients have only "
+            f"{', '.join(map(str, sorted(sizes)))} ranks. Cannot infer which gradients the other ranks have. As "
+            f"process_group, pass the group of all ranks that have the model. If all ranks have the model, pass "
+            f"{self.terminology.world_group}. {REMEDY}"
         )
 
     def _tensors(self) -> list[Any]:

@@ -70,7 +70,7 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
     if not hasattr(ownership, "ranks_with_copies"):
         raise ValueError(
             f"check_replicas cannot infer which ranks have copies of {leaf.place}: ownership is your own function. "
-            f"Pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r} as ownership, or leave check_replicas out"
+            f"As ownership, pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r}. Or do not pass check_replicas"
         )
     everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
     return Copies.on(everywhere, here)

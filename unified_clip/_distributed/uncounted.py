@@ -23,7 +23,7 @@ def place(leaf: Leaf, are_listed: bool) -> str:
     are_listed: Whether all ranks list the same parameters.
     """
     is_unique = are_listed or leaf.name is not None
-    return leaf.place if is_unique else f"{leaf.place}, or another one with as many elements,"
+    return leaf.place if is_unique else f"{leaf.place}, or another gradient with as many elements,"
 
 
 class SharedSet(NamedTuple):
@@ -83,9 +83,9 @@ def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
     more = f" and {numbers[ranks[0]] - 1} more" * (numbers[ranks[0]] > 1)
     where = format_ranks([exchange.ranks[rank] for rank in ranks])
     return (
-        f"no rank counts the gradient at {text['place']}{more} on {where}. "
-        "The first rank with a copy of the parameter has to count the gradient, but this rank has no gradient. Set the "
-        "gradient on all ranks with a copy. No gradient was changed."
+        f"no rank owns the gradient at {text['place']}{more} on {where}. "
+        "The first rank with a copy of the parameter should own the gradient, but the gradient is None on the first "
+        "rank. Set the gradient on all ranks that have a copy of the parameter. No gradient was changed."
     )
 
 

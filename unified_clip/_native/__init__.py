@@ -32,8 +32,8 @@ def _load() -> ModuleType | None:
                 _warn_in_clone()
             return None
         raise ImportError(
-            f"UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded ({error}). Install unified_clip with "
-            "a C++ compiler, or unset UNIFIED_CLIP_NATIVE"
+            f"UNIFIED_CLIP_NATIVE=1 needs the compiled kernels, but they cannot be loaded ({error}). Install "
+            "unified_clip with a C++ compiler, or unset UNIFIED_CLIP_NATIVE"
         ) from error
 
 

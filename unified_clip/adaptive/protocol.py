@@ -263,8 +263,9 @@ class AGC:
             return None
         if len(shape) > 5:
             raise ValueError(
-                f"optax has no units for {len(shape)} axes. Add the parameter's name to exclude of the configuration. "
-                "Without a configuration, leave the parameter out. Or set convention = 'timm', which has other units"
+                f"the convention 'optax' does not support parameters with {len(shape)} axes. In a configuration, add "
+                "the parameter's name to exclude. Without a configuration, leave the parameter out. Or set "
+                "convention = 'timm', which has other units"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]
 

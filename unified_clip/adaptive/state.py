@@ -89,7 +89,7 @@ def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     steps = state[STEPS]
     has_all = not isinstance(rule, Percentile) or rule.window is not None or len(state["norms"]) == steps
     if not steps.is_integer() or not has_all:
-        problem = f"steps of the state is {steps:g}" + ("" if has_all else f", but it has {len(state['norms'])} norms")
+        problem = f"`steps` of the state is {steps:g}" + ("" if has_all else f", but `norms` has {len(state['norms'])}")
         raise ValueError(f"{problem}. {REMEDY}")
     return state
 
@@ -173,10 +173,13 @@ def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
 def check_fixed_size(rule: Rule | AdaGC) -> None:
     """Raise TypeError if the state of a rule grows with the number of norms."""
     if [] in rule.init().values() and not isinstance(rule, AdaGC):
-        remedy = "Set window, such as window=1000" if isinstance(rule, Percentile) else "Return no empty list from init"
+        remedy = (
+            "Set window, such as window=1000"
+            if isinstance(rule, Percentile)
+            else "The method init of the rule must not return an empty list"
+        )
         raise TypeError(
-            f"the state of {rule} grows. Only ClipConfig supports such a state, on CPUs and outside of compiled "
-            f"graphs. {remedy}."
+            f"the state of {rule} grows. A state that grows needs ClipConfig, a CPU and eager calls. {remedy}."
         )
 
 

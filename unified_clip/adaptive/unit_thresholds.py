@@ -70,8 +70,8 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
     shape = gradients.backend.shape(gradients.values[index])
     if shape is None:
         raise ValueError(
-            f"the gradient at {gradients.leaves[index].place} has an unknown number of axes, on which the units of the "
-            "adaptive rule agc depend. Set the shape of the gradient, or exclude its parameter"
+            f"the gradient at {gradients.leaves[index].place} has an unknown number of axes, but the "
+            "adaptive rule agc needs this number. Set the shape of the gradient, or exclude its parameter"
         )
     try:
         axes = agc.axes(shape)

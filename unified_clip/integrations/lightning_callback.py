@@ -139,8 +139,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             clipper.load_state_dict(self._loaded.pop(index))
         elif self._config.is_adaptive and self._is_restored:
             validation.warn(
-                f"The checkpoint has no state of the adaptive threshold for optimizer {index}. The threshold starts "
-                "with its warm-up."
+                f"The checkpoint has no state of the adaptive threshold for optimizer {index}. The warm-up of "
+                "the threshold starts again."
             )
         return clipper
 

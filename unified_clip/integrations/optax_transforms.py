@@ -232,11 +232,11 @@ def _clip_state(state: Any) -> ClipState:
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:
-        remedy = "Pass the part of the state that has one, such as state[0]"
+        remedy = "Pass the part of the state that contains one ClipState, such as state[0]"
         if not clip_states:
-            remedy = "Pass the state of an optimizer that contains clip.as_optax()"
+            remedy = "Make the optimizer with clip.as_optax(), and pass the state of this optimizer"
         count = f"{len(clip_states)} ClipStates" if clip_states else "no ClipState"
-        raise ValueError(f"the state contains {count}, but must contain one. {remedy}.")
+        raise ValueError(f"the state contains {count}, but must contain exactly one. {remedy}.")
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(

@@ -126,8 +126,9 @@ class GradClip(OutcomeProperties, OptimizerClip):
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(
-                f"nonfinite = {nonfinite!r} works in dynamic mode only: a static program has no values while it is "
-                "built. Set nonfinite to 'family', or to 'zero'. If a norm is not finite, 'zero' makes all gradients 0."
+                f"nonfinite = {nonfinite!r} works in dynamic mode only, because values are unknown while a static "
+                "program is built. Set nonfinite to 'family', or to 'zero'. If a norm is not finite, 'zero' makes "
+                "all gradients 0."
             )
         if self._settings.has_schedule:
             raise TypeError(

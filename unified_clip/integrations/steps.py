@@ -19,7 +19,7 @@ from ..errors import NothingClippedError
 
 NO_STATE = (
     "The checkpoint has no state of the adaptive threshold. Unless you load the state by load_state_dict(), the "
-    "threshold starts again with its warm-up."
+    "warm-up of the threshold starts again."
 )
 
 Array = Any  # an array of any framework

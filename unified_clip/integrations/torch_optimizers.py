@@ -43,8 +43,8 @@ HAS_STATE = (
 )
 
 NO_STEP = (
-    "The checkpoint has no step of the threshold's schedule, so the schedule continues at the step of the handle that "
-    "attach_to() returned. Set `step` of this handle."
+    "The checkpoint has no step of the threshold's schedule, so the handle keeps its step. Set `step` of the handle "
+    "that attach_to() returned."
 )
 
 NOT_ADAPTIVE = (
@@ -189,8 +189,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
                 if self._names is None:
                     problem, remedy = "has no name", f"{remedy} Or build the optimizer from model.named_parameters()."
                 raise ValueError(
-                    f"The configuration selects parameters by name. Parameter {index} of this "
-                    f"{type(optimizer).__name__}, of shape {tuple(parameter.shape)}, {problem}. {remedy}"
+                    f"The configuration selects parameters by name. In this {type(optimizer).__name__}, parameter "
+                    f"{index} of shape {tuple(parameter.shape)} {problem}. {remedy}"
                 )
         self._name_of, self._count = name_of, len(parameters)
 

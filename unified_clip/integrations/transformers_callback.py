@@ -24,8 +24,8 @@ from .torch_optimizers import check_not_attached
 SAVED = "clip_state"
 
 OTHER_CONFIG = (
-    "The checkpoint is from a ClipCallback with another configuration. The configuration of the ClipCallback that you "
-    "passed to this trainer is used."
+    "The checkpoint is from a ClipCallback with another configuration. The trainer uses your ClipCallback's "
+    "configuration, and ignores the configuration in the checkpoint."
 )
 
 

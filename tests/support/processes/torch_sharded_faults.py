@@ -423,7 +423,7 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "all copies, unchecked, p = 3": (
         plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, norm_type=3.0)
     ),
-    "zeros that one rank counts": (
+    "zeros that one rank owns": (
         zeros, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: dist.get_rank() == 0)
     ),
     "a flag for a group": (as_they_are, clip(process_group=True)),

@@ -344,7 +344,7 @@ def test_the_error_about_a_parameter_of_six_axes_has_two_remedies() -> None:
         return ClipConfig(**settings, **others, adaptive=rule).clipper()(gradients, parameters=arrays)
 
     with pytest.raises(
-        ValueError, match=r"'block.relative'.* has no units for 6 axes\. Add the parameter's name to exclude"
+        ValueError, match=r"'block.relative'.* does not support parameters with 6 axes\. In a configuration, add"
     ):
         clip("optax")
     excluded = clip("optax", exclude=["block.relative"])

@@ -205,7 +205,7 @@ def test_the_first_data_parallel_rank_of_megatron_counts(
 
 @pytest.mark.parametrize("ranks", [{"data_rank": 0}, {"expert_data_rank": 0}])
 def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"has only one of data_rank and expert_data_rank, .* Pass both\. With"):
+    with pytest.raises(ValueError, match=r"has only one of data_rank and expert_data_rank, .* Pass both numbers, or"):
         megatron_ownership(0, **ranks)(SimpleNamespace(allreduce=False))
 
 
@@ -219,7 +219,7 @@ def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
 def test_a_warning_names_the_earlier_pattern_that_matches_the_parameters_of_this_rank() -> None:
     spec = DistributedSpec(ownership={"b*": "distinct", "a*": "distinct", "[ab]*": "replicated"})
     (warning,) = spec.check_patterns([Leaf(None, 0, "a1"), Leaf(None, 1, "b1")])
-    assert warning.endswith("'a*' matches 'a1', too. To use the value of '[ab]*', put '[ab]*' before 'a*'")
+    assert warning.endswith("For example, 'a*' matches 'a1'. To use the value of '[ab]*', put '[ab]*' before 'a*'")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_check_numel_counts_the_elements_of_all_ranks(p: float) -> None:
         if expected == 7:
             run_ranks(3, run)
         else:
-            assert common_error(3, run).startswith("the ranks counted 7 gradient elements together, and check")
+            assert common_error(3, run).startswith("the ranks own 7 gradient elements together, and check")
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])

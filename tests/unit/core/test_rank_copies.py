@@ -47,13 +47,13 @@ def test_copies_have_the_same_bits_on_all_ranks(p: float) -> None:
             return norm_of_copies(group, p, [np.array([3.0, value], np.float32)])
 
         message = common_error(3, run)
-        assert message.startswith("the gradients at position 0 differ between ranks. They are plain tensors beside")
+        assert message.startswith("the gradients at position 0 differ between ranks. These gradients are plain tensors")
 
 
 @pytest.mark.parametrize("options", [{"rows": [np.array([[0]])]}, {"leaves": [Leaf(np.ones(3, np.int32), 0)]}])
 def test_copies_with_other_stored_rows_or_another_dtype_differ(options: dict[str, Any]) -> None:
     message = common_error(2, lambda group: norm_of_ones(group, copies=[0], **(options if group.rank else {})))
-    assert message.startswith("the gradients at position 0 differ between ranks. They are plain tensors beside")
+    assert message.startswith("the gradients at position 0 differ between ranks. These gradients are plain tensors")
 
 
 def test_copies_are_compared_by_name() -> None:
@@ -63,7 +63,7 @@ def test_copies_are_compared_by_name() -> None:
         leaves = [Leaf(None, index + group.rank, name) for index, name in enumerate("ab")]
         return norm_of(group, [ONES, ONES + group.rank], 2.0, copies=[0, 1], leaves=leaves)
 
-    assert common_error(2, run).startswith("the gradients at position 1 (parameter 'b') differ between ranks. They are")
+    assert common_error(2, run).startswith("the gradients at position 1 (parameter 'b') differ between ranks. These")
 
 
 def test_up_to_four_copies_that_differ_are_named() -> None:
@@ -71,7 +71,7 @@ def test_up_to_four_copies_that_differ_are_named() -> None:
     assert message.startswith("the gradients at position 0, position 1, position 2, position 3 and 2 more differ")
     message = common_error(2, lambda group: norm_of_copies(group, 2.0, [np.ones(1)] * (2 - group.rank)))
     assert message.startswith(
-        "the gradients at position 1 differ between ranks. No such gradient on rank 1: position 1. They"
+        "the gradients at position 1 differ between ranks. No such gradient on rank 1: position 1. These"
     )
 
 

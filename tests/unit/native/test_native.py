@@ -367,4 +367,4 @@ def test_a_required_extension_that_is_not_there_is_an_import_error() -> None:
     code = "import sys; sys.modules['unified_clip._native._kernels'] = None\nimport unified_clip.numpy"
     assert loaded("", code).returncode == 0
     failed = loaded("1", code)
-    assert "ImportError: UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded" in failed.stderr
+    assert "ImportError: UNIFIED_CLIP_NATIVE=1 needs the compiled kernels, but they cannot be loaded" in failed.stderr

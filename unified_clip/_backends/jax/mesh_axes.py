@@ -44,8 +44,8 @@ def reject_unreduced(tensor: Tensor) -> None:
         unreduced |= of.manual_axis_type.unreduced
     if unreduced:
         raise ValueError(
-            f"a gradient is {of}, unreduced over {', '.join(map(repr, sorted(unreduced)))}. Reduce it first: with "
-            "jax.lax.psum inside shard_map, else with jax.sharding.reshard"
+            f"a gradient is {of}, unreduced over {', '.join(map(repr, sorted(unreduced)))}. Reduce it first. Inside "
+            "shard_map, call jax.lax.psum. Outside shard_map, call jax.sharding.reshard"
         )
 
 

@@ -137,8 +137,8 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def check_hook(self, gradient: Any) -> None:
         if isinstance(gradient, paddle.pir.Value):
             raise TypeError(
-                "ErrorClipByValue is for register_hook of an eager tensor, and this is a value of a static program. "
-                "In the program, call clip_by_value with the gradient"
+                "ErrorClipByValue works in register_hook of an eager tensor, but the gradient is a value of a static "
+                "program. In the program, call clip_by_value with the gradient"
             )
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:

@@ -67,10 +67,10 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
-            f"fleet shards the model over the ranks {hcg.get_check_parallel_group().ranks}, and gradients without "
-            "their parameters do not show how. Call clip_grad_norm_, or pass (parameter, gradient) tuples to "
-            "GradientClipByGlobalNorm. Or pass process_group and ownership. For the norm of the tensors of this "
-            "process, pass process_group=None"
+            f"fleet shards the model over the ranks {hcg.get_check_parallel_group().ranks}. "
+            "unified_clip needs the parameters to find the shards, but you passed only gradients. Call "
+            "clip_grad_norm_, or pass (parameter, gradient) tuples to GradientClipByGlobalNorm. Or pass process_group "
+            "and ownership. For the norm of the tensors of this process, pass process_group=None"
         )
 
 
@@ -136,8 +136,8 @@ class PaddleShards(DistributedGradients):
         meshes = [gradient.process_mesh if is_dist(gradient) else None for gradient in self._gradients]
         if any(mesh != meshes[0] for mesh in meshes):
             raise ValueError(
-                "Paddle records a derivative, but the tensors are not all on the same process mesh, so Paddle cannot "
-                "compute with them together. Clip under paddle.no_grad(), or clip the tensors of each mesh in a "
+                "the tensors are on different process meshes, so Paddle cannot record the derivative of their norm. "
+                "Clip under paddle.no_grad(), or clip the tensors of each mesh in a "
                 "separate call"
             )
 
@@ -308,7 +308,7 @@ class PaddleShards(DistributedGradients):
             raise ValueError(
                 f"the ranks {ranks} have shards of the gradient at {leaf.place}, but process_group has the ranks "
                 f"{group.ranks}. Pass a group of all ranks that have the model, such as "
-                "hcg.get_check_parallel_group(), or None for the norm of the shards of this process"
+                "hcg.get_check_parallel_group(). To clip by the norm of this process's shards, pass process_group=None"
             )
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
@@ -361,6 +361,6 @@ def _existing_group(ranks: Sequence[int]) -> Any:
         if sorted(group.ranks) == sorted(ranks):
             return group
     raise ValueError(
-        f"no process group has the ranks {sorted(ranks)}, over which a gradient is sharded. Call "
+        f"a gradient is sharded over the ranks {sorted(ranks)}, but no process group has these ranks. Call "
         "paddle.distributed.new_group with these ranks, once and on all ranks"
     )

@@ -65,8 +65,8 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         if isinstance(value, tf.distribute.DistributedValues) and not isinstance(value, TENSOR):
             raise TypeError(
                 f"a {type(value).__name__} has a gradient per replica, not the sum over replicas. Clip in the function "
-                "that you pass to strategy.run, after get_replica_context().all_reduce('sum', gradients), or pass "
-                "strategy.reduce('sum', gradient, axis=None)"
+                "that you pass to strategy.run, after get_replica_context().all_reduce('sum', gradients). "
+                "Outside of this function, pass strategy.reduce('sum', gradient, axis=None)"
             )
         return isinstance(value, TENSOR | tf.IndexedSlices) or kernels.is_array(value)
 

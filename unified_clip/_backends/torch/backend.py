@@ -281,7 +281,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         for index, indices in owners.items():
             if len(indices) > 1:
                 raise ValueError(
-                    f"{describe(index)} overlaps in memory with other gradients. Replace each by its clone()"
+                    f"{describe(index)} overlaps in memory with other gradients. Replace these gradients by clones"
                 )
         return [owners[index].pop() for index in range(len(tensors))]
 

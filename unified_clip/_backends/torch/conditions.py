@@ -121,7 +121,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
         raise TypeError(
             "float64 and complex128 gradients cannot be clipped together with gradients on a device without float64. "
             "Convert their parameters to float32 or complex64. Or clip the gradients of each device in a separate "
-            "call, by their own norm"
+            "call. Each call then computes its own norm"
         )
     return not wide and (
         any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"

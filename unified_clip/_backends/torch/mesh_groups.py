@@ -39,8 +39,8 @@ _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity
 def group_of_mesh(mesh: Any) -> Any:
     if mesh.get_coordinate() is None:
         raise ValueError(
-            f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
-            f"{mesh.mesh.flatten().tolist()}. Pass a mesh with this rank"
+            f"process_group is a device mesh with the ranks {mesh.mesh.flatten().tolist()}, but this process is rank "
+            f"{mesh.get_rank()}. Pass a mesh that contains this rank"
         )
     return group_along(mesh, _dims_of(mesh) or [0])
 

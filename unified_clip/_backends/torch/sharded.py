@@ -93,9 +93,9 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
         size, world_size = leaf.tensor.device_mesh.size(), torch.distributed.get_world_size()
         if size != world_size:
             raise ValueError(
-                f"the gradient at {leaf.place} is on {size} of {world_size} ranks, and PyTorch records the derivative "
-                "of its norm. Cannot infer what the other ranks have. Call under torch.no_grad(), and pass "
-                "process_group and ownership"
+                f"the mesh of the gradient at {leaf.place} has {size} of {world_size} ranks. Cannot infer which "
+                "gradients the other ranks have. While PyTorch records derivatives, such a mesh is not supported. Call "
+                "under torch.no_grad(), and pass process_group and ownership"
             )
 
 
