@@ -41,7 +41,11 @@ MEANINGS = {
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 CALLS_SHOWN = 3
+"""The number of calls in the message about a worker that crashed or hung. The innermost calls are shown."""
+
 LINES_SHOWN = 6
+"""The number of lines of stderr in the message about a failed worker."""
+
 LINE_CHARACTERS = 300
 
 REPORT_SECONDS = 1.0

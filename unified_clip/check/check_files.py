@@ -165,7 +165,10 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
-    """If a file of Hydra has the arguments of a Lightning Trainer, replace the Trainer's clip by a note."""
+    """Replace the clip of a Lightning Trainer by a note if Hydra passes the Trainer's arguments from a file.
+
+    The check compares the clip of Hydra's file instead.
+    """
     own = {use.path for use in uses if use.is_own}
     kept = []
     for use in uses:

@@ -221,7 +221,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     )
     if missing:
         advice = f"The weights of {missing}, and whether gradients are cleared, were not compared"
-        return Cause("other gradients", f"{place}. {advice}. Compare these, the data, the forward pass and the loss")
+        to_compare = "Compare both, and the data, the forward pass and the loss"
+        return Cause("other gradients", f"{place}. {advice}. {to_compare}")
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
             "compare data, forward pass, loss, and the weights that are not clipped. Also compare whether each "

@@ -70,8 +70,9 @@ class BaseFiles(Inheritance):
         return self._merge(document, (), bases, own)
 
     def path(self, text: str, folder: Path) -> Path | str:
-        """Return the path of a base file. The file does not have to exist. If the text is a URL, return an error
-        sentence.
+        """Return the path of the base file that `text` names. The file does not have to exist.
+
+        If `text` is a URL, return a sentence about the problem instead.
         """
         if "://" in text:
             return f"{text} is on another machine."
