@@ -105,9 +105,10 @@ class Scaling:
     """The largest difference from the expected result, divided by the largest element of the expected result."""
 
     def allows(self, coef: float, slack: float) -> bool:
-        """Return whether a coefficient explains the clipped gradient, with a relative error of at most `slack`.
+        """Return whether a coefficient explains the clipped gradient.
 
-        If the coefficient is exactly 1 and `slack` is at most EXACT, the gradient must be unchanged bit for bit.
+        slack: The allowed relative error of the coefficient. If the coefficient is exactly 1 and `slack` is not above
+            EXACT, the gradient must be unchanged bit for bit.
         """
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged

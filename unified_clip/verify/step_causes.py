@@ -178,7 +178,7 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if rounding of the gradients explains the first different updates.
+    """Return the cause "rounding" if the first updates that differ can come from rounding of the gradients.
 
     beyond: The first row with a difference that is larger than rounding.
     """

@@ -140,11 +140,11 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             toml_with_tensor("values = [1.0], rows = [0]"),
-            "rows needs the shape of the dense gradient. Add it, as in shape = ",
+            "`rows` needs the shape of the dense gradient. Add it, as in shape = ",
         ),
         (
             toml_with_tensor("values = [1.0], rows = [0], shape = []"),
-            "rows needs a shape that begins with the number of rows",
+            "`rows` needs a shape that begins with the number of rows",
         ),
         (toml_with_tensor("random = 1, shape = [2]"), "random needs exponents. Add it, as in exponents = "),
         (toml_with_tensor("random = 1, exponents = [0, 1]"), "random needs shape. Add it, as in shape = "),
@@ -154,7 +154,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             toml_with_tensor("values = [1.0], exponents = [0, 1]"),
-            "exponents is allowed only with random. Remove",
+            "`exponents` needs `random`. Remove",
         ),
         (
             toml_with_tensor("values = [1], dtype = 'int64'"),
@@ -212,7 +212,7 @@ def toml_with_tensor(text: str) -> str:
         ),
         (
             toml_with_tensor("values = [1.0], rows = [3], shape = [2, 1]"),
-            "rows has the index 3, but shape has 2 rows. Give indices below 2",
+            "`rows` has the index 3, but the shape has 2 rows. Give indices below 2",
         ),
         (
             ONE_CASE.replace("tensors", "file = 'x'\ntensors"),

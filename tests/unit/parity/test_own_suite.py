@@ -36,12 +36,12 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rules = ['clip_grad_norm_']", "rules needs thresholds. Add thresholds, or use calls instead of rules"),
+        ("rules = ['clip_grad_norm_']", "`rules` needs `thresholds`. Add `thresholds`, or replace `rules` by `calls`"),
         (
             "calls = [{ call = 'global_norm' }]\nthresholds = [1.0]",
-            "thresholds needs rules. Add rules, or remove thresholds",
+            "`thresholds` needs `rules`. Add `rules`, or remove `thresholds`",
         ),
-        ("thresholds = [1.0]", "the table has no call. Give calls, rules with thresholds, or configs"),
+        ("thresholds = [1.0]", "the table has no call. Give `calls`, `rules` with `thresholds`, or `configs`"),
         (
             "rules = ['clip_norm']\nthresholds = [1]",
             "cases 1, rules, call: 'clip_norm': there is no such function. Did you mean clip_by_norm",

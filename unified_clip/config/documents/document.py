@@ -113,7 +113,10 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a key. The value can be null. If this is unknown, raise ConfigError."""
+        """Return whether the file sets a key. The value of the key can be null.
+
+        If the answer depends on a value or a base file that cannot be read, raise ConfigError.
+        """
         table = self.data
         for index, key in enumerate(keys):
             if isinstance(table, Unknown):

@@ -146,9 +146,9 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """If a gradient with the coefficient 1 came back as a copy, return an error message.
+    """Return an error message if the call returned a copy of a gradient that it did not scale. Otherwise, return ''.
 
-    Clip classes have to return the gradient itself.
+    If the coefficient of a gradient is 1, a clip class has to return the same object.
     """
     if case.call.by_value:
         return ""

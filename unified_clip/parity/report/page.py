@@ -161,7 +161,7 @@ class View:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card for the first case of a problem, or None if the problem is not about a single result."""
+        """Return the card for the first case of a problem. If the problem has no framework or no mode, return None."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]

@@ -89,7 +89,7 @@ class TensorTable(Table):
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
             raise ValueError(f"none = true allows no {' or '.join(unused)}. Remove {' and '.join(unused)}")
         if self.random is None and self.exponents is not None:
-            raise ValueError("exponents is allowed only with random. Remove exponents, or set random instead of values")
+            raise ValueError("`exponents` needs `random`. Remove `exponents`, or set `random` instead of `values`")
         examples = {"exponents": [-3, 3], "shape": [2, 3]}
         if self.random is not None and (absent := [key for key in examples if getattr(self, key) is None]):
             example = " and ".join(f"{key} = {examples[key]}" for key in absent)
@@ -100,18 +100,18 @@ class TensorTable(Table):
             raise ValueError(f"exponents = {self.exponents} has the larger exponent first. Swap the two")
         if self.dtype == "int64" and self.random is not None:
             remedy = "Choose another dtype, or set `values` instead of `random` and `exponents`"
-            raise ValueError(f"random does not support int64. {remedy}")
+            raise ValueError(f"`random` does not support int64. {remedy}")
         if self.rows is not None:
             if self.shape is None:
-                raise ValueError("rows needs the shape of the dense gradient. Add it, as in shape = [17, 32]")
+                raise ValueError("`rows` needs the shape of the dense gradient. Add it, as in shape = [17, 32]")
             if not self.shape:
                 raise ValueError(
-                    "rows needs a shape that begins with the number of rows. Give one, as in shape = [17, 32]"
+                    "`rows` needs a shape that begins with the number of rows. Give one, as in shape = [17, 32]"
                 )
             if self.dtype in PARTS:
-                raise ValueError(f"rows does not support {self.dtype}. Choose a real dtype, or remove rows")
+                raise ValueError(f"`rows` does not support {self.dtype}. Choose a real dtype, or remove `rows`")
             if max(self.rows, default=0) >= self.shape[0]:
-                indices = f"rows has the index {max(self.rows)}, but shape has {self.shape[0]} rows"
+                indices = f"`rows` has the index {max(self.rows)}, but the shape has {self.shape[0]} rows"
                 raise ValueError(f"{indices}. Give indices below {self.shape[0]}")
         return self
 
@@ -169,11 +169,11 @@ class CallsTable(Table):
     @model_validator(mode="after")
     def _some_calls(self) -> Self:
         if not self.calls and not self.rules and not self.configs:
-            raise ValueError("the table has no call. Give calls, rules with thresholds, or configs")
+            raise ValueError("the table has no call. Give `calls`, `rules` with `thresholds`, or `configs`")
         if self.rules and not self.thresholds:
-            raise ValueError("rules needs thresholds. Add thresholds, or use calls instead of rules")
+            raise ValueError("`rules` needs `thresholds`. Add `thresholds`, or replace `rules` by `calls`")
         if self.thresholds and not self.rules:
-            raise ValueError("thresholds needs rules. Add rules, or remove thresholds")
+            raise ValueError("`thresholds` needs `rules`. Add `rules`, or remove `thresholds`")
         return self
 
 
