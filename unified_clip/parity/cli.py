@@ -269,10 +269,7 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 
 def _accept(report: ParityReport, path: Path) -> int:
-    """Update the list of known differences, and return the exit status.
-
-    If a result of unified_clip is wrong, or if a result is missing, print an error and change nothing.
-    """
+    """Update the list of known differences, and return the exit status."""
     from .known import entries, update
     from .report import baseline, build
 

@@ -16,7 +16,6 @@ functions.
 """
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
-"""The modes in which unified_clip runs in a traced graph, in a compiled graph, and in a static program."""
 
 GRAPHS = {
     "torch": (GRAPH, COMPILED),
@@ -25,8 +24,8 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""{framework: modes that the adapter's `run_in_graph` supports}. This table is here because importing an adapter
-imports the framework."""
+"""{framework: modes that the adapter's `run_in_graph` supports}. Adapters cannot contain this table,
+because the import of an adapter also imports the framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 

@@ -20,7 +20,6 @@ FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unrea
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
 )
-"""Matches error messages of Python, C++ and the frameworks about missing memory."""
 
 
 @dataclass(frozen=True)

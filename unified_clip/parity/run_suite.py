@@ -203,9 +203,10 @@ def _has_number(gradient: Gradient) -> bool:
 
 
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
-    """Compare the results of the frameworks' functions with the list of known differences, and return the entries.
+    """Look up the frameworks' functions in the list of known differences, and return a result for each entry.
 
-    If a framework has failed results, the framework's entries are left out, because they could look stale.
+    If any result of a framework failed, leave out all entries of the framework. An entry for a failed case would look
+    stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

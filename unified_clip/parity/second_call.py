@@ -21,8 +21,7 @@ from .workers.worker_files import WorkItem
 def processor() -> str:
     """Return the name of the processor and the number of cores that the process can use.
 
-    If the processor or the number of cores changes, a sum can have another order, and the last bits of a norm can
-    change.
+    The order of a sum depends on the processor and on the number of cores. The last bits of a norm depend on the order.
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):
@@ -38,7 +37,7 @@ NOT_DETERMINISTIC = "A second call returned other bits: the function is random, 
 def unexplained(report: ParityReport) -> list[tuple[str, str]]:
     """Return (framework, case name) for the failures of the user's functions.
 
-    If all failures of a function have known causes, the function is left out.
+    Only functions with at least one failure of unknown cause are included.
     """
     failed = [
         (name, case.name, native)
@@ -51,7 +50,7 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Repeat the calls of some results, and set the field `second_call` of the results.
+    """Call the functions at `places` again, and set the field `second_call` of their results.
 
     places: (framework, case name) of the results.
     """

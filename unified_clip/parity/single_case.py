@@ -75,7 +75,7 @@ def problems(
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
     """Return a message for each framework whose bits differ from the bits of the first framework.
 
-    If norm_type is 1, 2 or inf, correct results have the same bits.
+    If norm_type is 1, 2 or inf, the correct results of all frameworks have the same bits.
     """
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]

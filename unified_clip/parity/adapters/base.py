@@ -32,7 +32,7 @@ class Unimportable:
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function. If the function does not return a value, the field of the value is None."""
+    """The result of a framework's function. None means that the function returned no norm, or no tensors."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -77,7 +77,7 @@ class Adapter(TensorConverter, Protocol):
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """If the framework has strides, return an equal tensor that is the transpose of a contiguous tensor."""
+        """Return a non-contiguous tensor with the same shape and the same values. By default, return `tensor`."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
@@ -90,8 +90,7 @@ class Adapter(TensorConverter, Protocol):
     def overlapping(self, tensors: list[Any]) -> list[Any]:
         """Concatenate 1-d tensors, and return an overlapping view for each tensor.
 
-        The start of each view is one element after the start of the previous view. If the framework has no views,
-        return the tensors.
+        The start of each view is one element after the start of the previous view.
         """
         return tensors
 
@@ -150,7 +149,7 @@ class Adapter(TensorConverter, Protocol):
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function for the clip rule of the call. Return None if there is no function."""
+        """Return None if the framework has no function for this call."""
         call, arguments = invocation.call, invocation.arguments
         if call.style == "steps":
             return None  # no framework has a function with the state of such a rule

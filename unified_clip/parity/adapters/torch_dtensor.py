@@ -77,7 +77,7 @@ class Sharded(Framework):
 def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
     """Join a process group, and yield an adapter that makes DTensors. During this time, PyTorch uses one thread.
 
-    meeting: The path of a file by which the ranks connect to each other.
+    meeting: The file for `torch.distributed.FileStore`. All ranks pass the same path.
     """
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)

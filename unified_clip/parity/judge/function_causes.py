@@ -16,10 +16,7 @@ Results = Mapping[tuple[str, str], JudgedResult]
 
 
 def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
-    """Replace the causes in `results` for the user's functions.
-
-    If a case has a long list of gradients, the cause stays unchanged.
-    """
+    """For each of the user's functions, choose one cause that fits all cases of the function."""
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):
             for name, diagnosis in consistent_causes(calls, differing).items():
@@ -32,7 +29,6 @@ def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results:
 def _by_function(
     cases: Sequence[Case], expected: Callable[[Case], Expected], results: Results
 ) -> list[tuple[dict[str, Observation], list[str]]]:
-    """Return (calls, names of the cases without a cause) for each function of the user."""
     functions: dict[str, tuple[dict[str, Observation], list[str]]] = {}
     for case in cases:
         judged = results.get((NATIVE, case.name))

@@ -1,4 +1,4 @@
-"""Compare each result with the exact result as soon as the worker sends the result.
+"""Compare the results of a worker with the exact results while the worker runs.
 
 To save memory, long tensors are not kept.
 """
@@ -30,14 +30,13 @@ from .verdict import compare_with_exact
 @dataclass
 class JudgedResult:
     result: UnifiedClipResult | NativeResult | None
-    """The result for the report, or None if the framework has no function for the case."""
+    """The result for the report, or None if the framework has no function that the case can call."""
 
     outcome: CallOutcome | None = None
     """The tensors of the result. If the tensors are missing or too long to keep, the value is None."""
 
     differs: bool = False
     needs_no_cause: bool = False
-    """Whether the report needs no cause. For example, no number differs, or a known difference covers any cause."""
 
     @property
     def native(self) -> NativeResult | None:

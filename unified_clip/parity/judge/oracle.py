@@ -24,7 +24,7 @@ from ..suite.public_calls import Arguments, Call
 from . import recursions
 
 MAX_KEPT = 1 << 20
-"""If a list of gradients has at least this number of elements, the results are not kept in memory."""
+"""Cases with fewer elements keep their results in memory."""
 
 
 @dataclass(eq=False)
@@ -57,7 +57,7 @@ def expect(case: Case) -> Expected:
 
 
 def has_effect(case: Case, expected: Expected) -> bool:
-    """Return whether the call should change a gradient.
+    """Return whether the exact result differs from the gradients before the call.
 
     If the call only measures the norm, return whether the norm is not 0.
     """
@@ -74,7 +74,6 @@ def with_update(case: Case, expected: Expected) -> Expected:
 
 
 def _counted(case: Case) -> list[Dense]:
-    """Return the gradients that the total norm includes, as dense tensors."""
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
     return [dense for each, needs in zip(case.gradients, needed, strict=True) if needs and (dense := densify(each))]
@@ -101,7 +100,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 
 
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
-    """Return the clipped gradients of a case. If the case is long, each gradient is computed when the gradient is read.
+    """Return the clipped gradients of a case.
 
     n: The total norm. If the call clips by value, per tensor, per slice or per group, the total norm is ignored.
     extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
@@ -202,8 +201,8 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    In the result, the norm is a float64 vector. The vector contains the total norms of all steps. The numbers of the
-    last state follow.
+    In the result, the norm is a float64 vector: the total norm of each step, and then the numbers of the state after
+    the last step.
 
     totals: The total norm of each step. If None, the exact norms are computed.
     """

@@ -22,11 +22,7 @@ def compare(
     outcomes: Mapping[str, CallOutcome | None],
     frameworks: Mapping[str, Framework],
 ) -> list[OwnPair]:
-    """Compare the results of the user's functions with each other, and return an `OwnPair` for each pair of frameworks.
-
-    If a result has the verdict "known", and the other result is not "different", the verdict on the pair is "known". If
-    a list of gradients is long, the verdict on the pair is the worse verdict of both results.
-    """
+    """Return an `OwnPair` for every two frameworks for which the user has a function."""
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
     for left, right in combinations(own, 2):
@@ -81,7 +77,6 @@ class _Own(NamedTuple):
 
 
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
-    """Return notes about functions of the user that the cases do not compare with each other."""
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
         _Own(framework, name, text)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 LARGEST_NORM = 1e150
-"""The largest norm that can change a state. A larger norm is treated as infinite."""
+"""Larger norms are treated as infinite."""
 
 Step = tuple[float, dict[str, Any]]
 """(threshold of a step, state after the step)"""
@@ -126,7 +126,7 @@ def adagc(
 ) -> Iterator[TensorStep]:
     """Yield (coefficients of all tensors, state after the step) for each step.
 
-    coefficient: A function of a norm and a threshold that returns the clip coefficient.
+    coefficient: Takes a norm and a threshold, and returns the clip coefficient.
     """
     means, seen = [0.0] * len(norms_of_steps[0]), 0
     for norms, total in zip(norms_of_steps, totals, strict=True):

@@ -1,10 +1,10 @@
 """Decide whether a result agrees with the exact result.
 
-The verdict is `equal` if the result and the exact result have the same bits. Otherwise, the verdict is `different`,
-with two exceptions:
+The verdict is `equal` if the result and the exact result have the same bits. Two other verdicts are possible for
+results that are not wrong:
 
-- `close`: the contract allows the error of the norm, and this norm explains every element exactly. Norms have errors
-  if a framework computes the norm on the device path or in a graph, or if `norm_type` is not 1, 2 or inf.
+- `close`: the norm has an allowed error, and the clipped gradients are exact for this norm. The contract allows errors
+  on the device path, in graphs, and for every `norm_type` except 1, 2 and inf.
 - `flushed`: the framework replaced subnormal numbers by 0 in a case with `subnormal = true`.
 """
 
@@ -128,7 +128,7 @@ def _distances(case: Case, expected: Expected, outcome: CallOutcome) -> dict[Sta
 def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
     """Return the clip coefficient of each gradient, computed from the largest finite element of the gradient.
 
-    If there is no finite element except 0, the coefficient is 1.
+    If all finite elements are 0, the coefficient is 1.
     """
     pairs = zip(map(densify, case.clipped_inputs), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -202,8 +202,7 @@ def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dens
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether an allowed norm explains the clipped gradients. The contract allows errors of the norm on the
-    device path."""
+    """Return whether the clipped gradients are exact for a norm with an error that the contract allows."""
     if outcome.gradients is None or expected.gradients is None:
         return True
     if case.call.by_value:
@@ -220,10 +219,8 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether allowed norms explain the result of an adaptive rule.
-
-    In results of `adagc`, the norms of the tensors are unknown. So the allowed error is ADAGC_FACTOR times the allowed
-    error of a norm.
+    """In results of `adagc`, the norms of the tensors are unknown. So the allowed error is ADAGC_FACTOR times
+    the allowed error of a norm.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False
@@ -277,7 +274,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether each element of the result is equal to the same element of a candidate.
+    """Return whether each element of `result` is equal to the element at the same position of any candidate.
 
     Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 

@@ -1,7 +1,4 @@
-"""Find the element with the largest error. The search uses the first stage at which a result differs.
-
-For a framework's function, a stage that differs only by rounding is skipped if a later stage differs more.
-"""
+"""Find the element with the largest error. The search uses the first stage at which a result differs."""
 
 from __future__ import annotations
 

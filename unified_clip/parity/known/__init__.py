@@ -1,1 +1,1 @@
-"""Measure the differences of the frameworks' functions, and compare the differences with the suite's list."""
+"""Compare the frameworks' functions with exact arithmetic, and look up the differences in `known.toml`."""

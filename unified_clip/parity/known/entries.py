@@ -19,7 +19,7 @@ from ..suite.schema import Name
 DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
-"""The parts of the result in which only one side has inf or NaN."""
+"""The outputs whose inf and NaN are at other positions than in the exact result."""
 
 KINDS: Mapping[str, str] = {
     "value": "numbers differ",
@@ -47,13 +47,11 @@ WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 ANY, UNKNOWN = "any", "unknown"
 
 UNEXPLAINED = ", and the cause is unknown"
-"""If the cause of a difference is unknown, the reason that `--accept` writes ends with this text."""
 
 NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
 
 WITHIN = 1.1
 LARGEST_WITHIN = 10.0
-"""The largest allowed value of `within`. Larger values would accept much larger differences."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,6 @@ class NativeDeviation:
     not_finite: NotFinite = ""
 
     lacks_norm: bool = False
-    """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
-
     detail: str = ""
     cause: str = ""
     """The cause as a sentence. If the cause is unknown, the text is ''."""
@@ -124,9 +120,7 @@ class KnownDifference(schema.Table):
     """The largest relative difference of finite numbers, or 0 if finite numbers differ only by rounding."""
 
     not_finite: NotFinite = ""
-    """The parts of the result in which only one side has inf or NaN. The entry covers only cases in which the same
-    parts have inf or NaN.
-    """
+    """The entry covers only differences for which `not_finite` has this value."""
 
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
     """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause.
@@ -257,7 +251,7 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
 def recorded_cause(difference: Difference) -> str:
     """Return the value of `cause` for an entry: the kind of the cause, or the class of an error.
 
-    Return '' if entries for this kind of difference have no cause.
+    Return '' for kinds that are not in WITH_CAUSE.
     """
     if difference.kind in ERRORS:
         return difference.detail.partition(":")[0]

@@ -35,13 +35,13 @@ def match_deviations(
     *,
     accepting: bool = False,
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
-    """Look up the differences of all frameworks' functions in the list of known differences.
+    """Return (judgements, entries).
 
-    Return (judgements, entries). `judgements` contains (verdict, problem) for each difference. If the difference is
-    known, the problem is ''. `entries` contains a result for each entry that applies to the installed versions.
+    `judgements` contains (verdict, problem) for each difference. If the difference is known, the problem is ''.
+    `entries` contains a result for each entry of `known`. Entries for other versions are left out.
 
     known: The list of known differences, or None if the suite has no list.
-    accepting: Whether the run has the option `--accept`. If False, problems advise the user to pass the option.
+    accepting: Whether the run has the option `--accept`.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
@@ -96,7 +96,7 @@ def _problem(
     If the run does not fail, return ('', '').
 
     others: The known differences for the same function, case and kind.
-    limited: The known differences that would cover the deviation if the package had another version.
+    limited: The known differences that match the deviation, but are for other versions of the package.
     """
     if not deviation.kind:
         return "", ""

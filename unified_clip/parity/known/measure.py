@@ -67,8 +67,8 @@ def measure(
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
     """Return the difference for a function that raised an error.
 
-    If the case expects an error, a framework's function can raise an error of any class. A function of the user has to
-    raise the expected class.
+    If the case expects an error, a framework's function can raise any exception. A function of the user must
+    raise the exception class that the case names.
     """
     expected, detail = case.options.raises, outcome.message
     kind: DifferenceKind | Literal[""] = ""
@@ -86,10 +86,10 @@ class Difference(NamedTuple):
     """The largest relative difference of finite numbers."""
 
     is_finite: bool = True
-    """Whether both results have inf and NaN in the same places."""
+    """Whether the result and the exact result have inf and NaN at the same positions."""
 
     has_nonzero: bool = False
-    """Whether an array should contain only zeros, but contains another number."""
+    """Whether an array has nonzero elements, but all exact elements of the array are 0."""
 
 
 Arrays = Sequence[Float64s]
@@ -98,8 +98,8 @@ Arrays = Sequence[Float64s]
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the largest relative difference between results and exact results.
 
-    Differences are divided by the largest finite element of the exact array. If this element is 0, the largest
-    element of the input or of all exact arrays replaces the element.
+    Differences are divided by the largest finite element of the exact array. If this element is 0, the divisor
+    is the smaller of two numbers: the largest element of the input, and the largest element of all exact arrays.
 
     inputs: The gradients before the clip, or an empty list if there are no gradients.
     """

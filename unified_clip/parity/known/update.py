@@ -100,7 +100,7 @@ def _correct_and_stale(
 
 
 def _magnitude(native: NativeResult) -> str:
-    """Return the exponent of a difference in scientific notation, or '' if finite numbers do not differ."""
+    """Return the decimal exponent of the relative difference, or '' if this difference is 0."""
     return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
@@ -138,7 +138,7 @@ def _renew(
 ) -> list[Table]:
     """Update the size and cases of an entry.
 
-    If the differences have different values of `not_finite`, return additional entries.
+    Return a new entry for each further value of `not_finite`.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
@@ -196,10 +196,7 @@ def _size(natives: Collection[NativeResult], within: float) -> float:
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return a new entry for the differences of a function.
-
-    old: The previous entries. If a previous entry was for the same differences, copy the title and the reason.
-    """
+    """old: The previous entries. If a previous entry was for the same differences, copy the title and the reason."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]

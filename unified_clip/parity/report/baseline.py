@@ -1,6 +1,4 @@
-"""Compare a report with an earlier parity.json, the baseline. Failures that the baseline already had do not fail the
-run.
-"""
+"""Compare a report with an earlier parity.json, the baseline. Failures of the baseline do not fail the run."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from ..suite.schema import SuiteError
 from . import compared
 
 FACTOR = 1.1
-"""Two sizes are equal if the larger size is at most this factor times the smaller size."""
+"""Two sizes are equal if they differ by at most this factor."""
 
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
@@ -42,7 +40,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or a known difference in one report. Entries with the same key are compared."""
+    """A result of a report, or an entry of its list of known differences."""
 
     verdict: str
     text: str
@@ -60,22 +58,17 @@ class _Entry:
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The entry of the list of known differences. If the entry is not the same as in the baseline, the user has
-    accepted the difference again.
-    """
+    """The fields of the known difference. If they changed since the baseline, the user has accepted the new result."""
 
     is_random: bool = False
     """Whether the bits of a second call differ from the bits of the first call."""
 
     has_changed: bool = False
-    """Whether the bits of two calls differ from the baseline, although the processor is the same."""
+    """Whether the result and a second call have the same bits, and these bits differ from the baseline."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Return the report in a parity.json.
-
-    Raise SuiteError if the report contains none of the cases or none of the frameworks.
-    """
+    """Return the report in a parity.json."""
 
     def error(problem: str) -> SuiteError:
         return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
@@ -163,7 +156,6 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
 
 
 def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[tuple[str, str]]:
-    """Return (framework, case name) for each function's result that differs from the baseline in a digest."""
     if _without_digests(old, new) and not strict_bits:
         return []
     before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
@@ -209,7 +201,6 @@ def excused(report: ParityReport) -> int:
 
 
 def losses(report: ParityReport) -> list[Change]:
-    """Return the changes for which the run fails, although no result is a failure."""
     return [change for change in report.baseline or [] if change.why]
 
 
@@ -313,7 +304,6 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
 
 
 def _listing(report: ParityReport, framework: str, case: str) -> object:
-    """Return the listed values of the known difference for a result, or None if there is no known difference."""
     for entry in report.known:
         if entry.framework == framework and case in entry.cases:
             return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions

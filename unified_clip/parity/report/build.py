@@ -16,7 +16,7 @@ from . import baseline, compared
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report of a run without a comparison with a baseline.
+    """Build the report of a run. By default, the field `baseline` is None.
 
     fields: Values of other fields of `ParityReport`, such as `versions`.
     """
@@ -146,7 +146,6 @@ def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> s
 
 
 def _joined(problems: Iterable[Problem]) -> list[Problem]:
-    """Merge problems that are equal except for the cases."""
     joined: dict[tuple[str | bool | None, ...], Problem] = {}
     for each in problems:
         key = (each.what, each.detail, each.function, each.excused)

@@ -31,7 +31,6 @@ class Row:
     cases: Sequence[CaseResult]
 
     def functions(self, framework: str) -> list[Function]:
-        """Return the different results of the framework's functions in this row."""
         functions: dict[tuple[object, ...], Function] = {}
         for case in self.cases:
             native = case.natives.get(framework)
@@ -42,7 +41,6 @@ class Row:
 
     @cached_property
     def results(self) -> dict[str, list[str]]:
-        """{digest of an exact result: names of unified_clip's functions with this result}."""
         names: dict[str, list[str]] = {}
         for case in self.cases:
             stage = next((stage for stage in LAST_STAGES if stage in case.sha256), None)
@@ -61,10 +59,7 @@ class Row:
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return a row for each list of gradients and each clip rule.
-
-    If only one framework has a function for a rule, there is no row for the rule.
-    """
+    """If only one framework has a function for a rule, there is no row for the rule."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

@@ -48,8 +48,6 @@ def line(report: ParityReport) -> str:
 
 
 def _kinds(report: ParityReport) -> tuple[bool, bool]:
-    """Return (whether there are results of frameworks' functions, whether there are results of the user's
-    functions).
-    """
+    """Return (whether frameworks' functions returned results, whether the user's functions returned results)."""
     users = {result.is_users for _, result in report.natives()}
     return False in users, True in users

@@ -13,7 +13,7 @@ from . import markdown
 
 
 def lines(report: ParityReport, root: Path) -> list[str]:
-    """Return an annotation for each problem. If the baseline excuses a problem, the annotation is a warning.
+    """Return an annotation for each problem.
 
     root: The suite's directory, which contains the functions of the user.
     """

@@ -77,7 +77,6 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _title(mode: str, result: Result) -> str:
-    """Return the title of a mode. If the result is from a function of the user, add the name of the function."""
     title = compared.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
@@ -85,10 +84,7 @@ def _title(mode: str, result: Result) -> str:
 def _fill(
     suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Mapping[baseline.Key, str]
 ) -> None:
-    """Add the results of one framework in one mode to a `testsuite` element.
-
-    losses: {key of a change since the baseline: reason why the run fails}.
-    """
+    """Add the results of one framework in one mode to a `testsuite` element."""
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
         if result is None or _title(mode, result) != title:

@@ -133,7 +133,7 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip as text, such as "equal; device: 1 ULP"."""
+    """Return the verdicts of all modes as one text, such as "equal; device: 1 ULP"."""
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)
@@ -170,10 +170,7 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
-    """Return the report as Markdown with at most `most` bytes.
-
-    If lines are left out, the report contains the number of missing lines.
-    """
+    """Return the report as Markdown with at most `most` bytes."""
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]

@@ -32,12 +32,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """A card with the details of a result. The card lists the columns with this result."""
+    """A card with the details of a result."""
 
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
-    """(column number from 1, column, result) for each column. The card of a problem has a single column with the number
-    0."""
+    """(column number from 1, column, result) for each column. The card of a problem has one column, and its
+    column number is 0."""
 
     @property
     def numbers(self) -> str:
@@ -76,10 +76,7 @@ class Row:
 
     @property
     def cards(self) -> list[Card]:
-        """The cards for results that are not `equal`.
-
-        If results of unified_clip have the same numbers, they are in one card.
-        """
+        """A card for each verdict other than `equal`. Modes of unified_clip with the same numbers share a card."""
         alike: dict[object, list[tuple[int, Column, Result]]] = {}
         for number, column, result in self.not_equal:
             key = (result.verdict, result.detail, repr(result.details))
@@ -210,7 +207,6 @@ def _ulps(distance: float) -> str:
 
 
 def _breakable(name: str) -> Markup:
-    """Convert a name to HTML, and allow line breaks after punctuation."""
     return Markup(re.sub(r"([._,/])", r"\1<wbr>", str(escape(name))))
 
 

@@ -23,7 +23,6 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
         "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
     },
 )
-"""For each framework, a function that returns the SVG path of a mark. The default mark is a circle."""
 
 
 def histogram(report: ParityReport) -> Markup | None:

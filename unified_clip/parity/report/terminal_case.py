@@ -15,7 +15,7 @@ ALONE = "The cause fits the cases of --case. A run without --case finds a cause 
 
 
 def command(suite: str, case: str, framework: str) -> str:
-    """Return the shell command that runs a case of a suite again, on one framework.
+    """Return the shell command that repeats a case on one framework.
 
     >>> command("parity", "worked example: global_norm()", "torch")
     "unified-clip parity --case 'worked example: global_norm()' --frameworks torch"

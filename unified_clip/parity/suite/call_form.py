@@ -48,8 +48,8 @@ class CallForm(BaseModel):
     ignored."""
 
     expanded: bool = False
-    """Whether all elements of a tensor have the same memory address. If the framework has no strides, this field is
-    ignored."""
+    """Whether each tensor has stride 0, so that its elements share one memory address. If the framework has no
+    strides, this field is ignored."""
 
     overlapping: bool = False
     """Whether the tensors overlap in memory. If the framework has no views, this field is ignored."""

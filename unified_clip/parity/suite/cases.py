@@ -60,8 +60,8 @@ class Case:
     def rule(self) -> str | None:
         """A description of the clip, such as "total norm, threshold 1".
 
-        The value is None if other frameworks cannot clip in this way. Results with the same rule are compared, such as
-        the results of `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`.
+        The value is None if other frameworks cannot clip in this way. The report compares cases with
+        equal rules, such as `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`.
         """
         call, arguments = self.call, self.arguments
         special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
@@ -198,10 +198,7 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of a call for each rule and threshold of a table.
-
-    If a rule has two bounds, the bounds are -threshold and threshold.
-    """
+    """If a rule has two bounds, the bounds are -threshold and threshold."""
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         problem = "takes an adaptive rule, not a threshold" if "rule" in required else ""

@@ -1,4 +1,4 @@
-"""Convert a clip configuration to calls of public functions that clip in the same way."""
+"""Convert a clip configuration to equivalent calls of public functions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return the reason why no single public call clips like the configuration, or '' if there is such a call."""
+    """Return why no public call is equivalent to the configuration, or '' if a call is equivalent."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"
@@ -80,5 +80,4 @@ def _why_not_one_call(config: Settings) -> str:
 
 
 def _copy(change: str) -> str:
-    """Return advice to change a copy of the file, because the file itself belongs to the training."""
     return f"Copy the file, {change} in the copy, and name the copy in `configs`"

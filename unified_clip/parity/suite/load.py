@@ -52,8 +52,7 @@ class Suite:
     """Whether the run has the option `--accept`."""
 
     chosen_cases: bool = False
-    """Whether the run has the option `--case`. With this option, no entry of the list of known differences is reported
-    as stale."""
+    """Whether the run has the option `--case`. Such a run reports no stale entries."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         table = self.frameworks[framework]
@@ -158,7 +157,6 @@ def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Fra
 
 
 def only(suite: Suite, names: Sequence[str]) -> Suite:
-    """For `--frameworks`, return the suite with only these frameworks, and only the cases for them."""
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         known = ", ".join(suite.frameworks)
@@ -173,10 +171,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """For `--without`, return the suite without these modes.
-
-    A name such as `jax:device` means the mode of one framework.
-    """
+    """A name such as `jax:device` means the mode of one framework."""
     for mode in modes:
         _check_mode(suite, mode)
     frameworks = {
@@ -202,10 +197,6 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
 
 
 def _check_mode(suite: Suite, mode: str) -> None:
-    """Raise SuiteError if no framework of the run has the mode.
-
-    A name such as `jax:device` means the mode of one framework.
-    """
     framework, colon, name = mode.rpartition(":")
     modes = {each: table.modes for each, table in suite.frameworks.items()}
     if colon and framework not in modes:
@@ -221,9 +212,9 @@ def _check_mode(suite: Suite, mode: str) -> None:
 
 
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
-    """For `--case`, return the suite with only the cases that have these names. In a name, `*` stands for any text.
+    """In a name, `*` stands for any text.
 
-    whole: The suite with all frameworks, which is needed for error messages.
+    whole: The suite before `--frameworks` removes frameworks. Error messages need this suite.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     chosen: dict[str, Case] = {}

@@ -41,7 +41,6 @@ def lines_of(path: Path) -> dict[str, int]:
 
 
 def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
-    """Check the functions of the user in the table of a framework, without importing their files."""
     for public_name, text in framework.functions.items():
         place = f"{file}, frameworks.{name}.functions.{public_name}"
         if public_name not in CALLS:
@@ -94,7 +93,6 @@ def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
 
 
 def calls(case: Case, public_name: str, framework: str) -> bool:
-    """Return whether a case calls the function of the user for this public name."""
     modes = case.options.modes
     return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
 
@@ -102,8 +100,8 @@ def calls(case: Case, public_name: str, framework: str) -> bool:
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
     """Parse a Python file without running it, and return whether the file seems to define a name.
 
-    is_own_python: Whether the current interpreter runs the file. If another interpreter runs the file, a syntax error
-        is ignored.
+    is_own_python: Whether the current interpreter runs the file. If False, syntax errors are ignored, because the file
+        can be for another version of Python.
     """
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))

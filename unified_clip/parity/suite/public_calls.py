@@ -98,5 +98,5 @@ CALLS = {
 
 - `append_gradient_clip_ops`: the case first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
 - style "steps": one list contains the gradients of all steps in order. Each step uses the state of the previous step.
-- style "units": the second half of the tensors are the parameters.
+- style "units": one list contains all gradients, and then the parameter of each gradient.
 """

@@ -149,8 +149,8 @@ class CaseOptions(Table):
 
     warns: bool = False
     update: bool = False
-    """Whether to also compare the parameters after an SGD step with the clipped gradients. This is possible only for
-    float32 and float64."""
+    """Whether to also run an SGD step with the clipped gradients, and to compare the parameters. This is possible
+    only for float32 and float64."""
 
     subnormal: bool = False
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
@@ -197,8 +197,7 @@ class Framework(Table):
     """
 
     missing: Literal["allowed"] | None = None
-    """If "allowed", the run does not fail if the framework, or the package with the framework's functions, cannot be
-    imported."""
+    """If the value is "allowed", missing packages of the framework do not fail the run."""
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}
@@ -208,10 +207,10 @@ class Framework(Table):
     """{public name: function of the user, as FILE.py:FUNCTION}. The path is relative to the suite's directory."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """{public name: form of the result, if the user's function returns no norm}.
+    """What each function of the user returns, by public name. Functions that return a norm have no key.
 
-    - "gradients": the function returns only the clipped gradients
-    - "nothing": the function clips in place and returns None
+    - "gradients": only the clipped gradients
+    - "nothing": None, because the function clips in place
     """
 
     flushes: bool = False

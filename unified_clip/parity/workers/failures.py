@@ -10,9 +10,9 @@ from ..outcome import OUT_OF_MEMORY, Failure
 from .worker_files import WorkItem
 
 MAX_FAILURES = 4
-"""After this number of failures in one mode, the remaining cases of a function do not run.
+"""After this number of failures, a function is not called again in the same mode.
 
-If this number of functions fail in a row, the run of the framework ends.
+After this number of consecutive functions that fail, all remaining cases of the framework are skipped.
 """
 
 FAILURE_WEIGHTS = {"timed out": 2}

@@ -93,9 +93,7 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
 
 
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
-    """Return whether a call changed gradients that should stay unchanged, or replaced items of a container.
-
-    Successful calls in place are allowed to change gradients.
+    """Return whether a call wrongly changed its input gradients, or replaced items of their container.
 
     inputs: The gradients before the call.
     """
@@ -250,7 +248,7 @@ def _first_state(invocation: Invocation) -> Any:
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
     """Clip the gradients of each step.
 
-    In the result, the norm is a list with the norm of each step and the last state.
+    In the result, the norm is a list: the norm of each step, and then the state after the last step.
     """
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split(invocation.gradients, invocation.arguments["steps"]):

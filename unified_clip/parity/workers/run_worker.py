@@ -1,7 +1,7 @@
 """Run a framework's worker process, and return a result or a failure for every work item.
 
-If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. The new worker runs the
-cases of the failed function at the end. After MAX_FAILURES failures of a function, its remaining cases do not run.
+If a worker crashes or hangs, the current item fails, and a new worker runs the remaining items. The new worker runs all
+other functions before the failed function.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _Run:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
 
     def collect(self, out: Path) -> bool:
-        """Read new results, and delete the files. Return whether there were new results."""
+        """Read the new results, and delete the files of these results. Return whether there were new results."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -149,7 +149,7 @@ class _Run:
 def _run_once(
     arguments: Sequence[str], scratch: Scratch, timeout: float, collect: Callable[[], bool], results: WorkerResults
 ) -> Failure | None:
-    """Start a worker, and wait until the worker ends, or until there is no new result for `timeout` seconds.
+    """Run a worker. Stop the worker if there is no new result for `timeout` seconds.
 
     Return None if the exit status is 0. Otherwise, return the failure, such as "crashed".
     """

@@ -24,8 +24,7 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The result that a function of the user has to return. The keys are styles of public names. The key "gradients" is for
-a function that returns no norm."""
+"""The result that a function of the user has to return. The key "gradients" is for a function that returns no norm."""
 
 
 class UserFunctionError(Exception):
@@ -42,12 +41,7 @@ class UserFunction(NamedTuple):
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
     returns: str = ""
-    """The form of the result, if the function returns no norm.
-
-    - "gradients": the clipped gradients
-    - "nothing": None, from a function that clips in place
-    - '': the result of the public name
-    """
+    """The key `returns` of the suite, or '' if the function returns the same as the public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Wrap the user's function in a function with the signature of the public name.

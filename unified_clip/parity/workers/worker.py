@@ -3,12 +3,11 @@
 The directory JOB contains the work items. The worker writes these files to the directory OUT:
 
 - `worker.json`: the versions of the framework's packages
-- `current.jsonl`: a line with the numbers of the current items, written before they run
+- `current.jsonl`: a line with the numbers of the items that run next
 - `N.tensors` and `N.json`: the result of work item N
 
-If the process crashes, earlier results are kept. The last line of `current.jsonl` then contains the number of the item
-that caused the crash. If a mode has several ranks, this process is rank 0, and starts all other ranks with `--mode` and
-`--rank`.
+If the process crashes, the last line of `current.jsonl` contains the number of the item that caused the crash. If a
+mode has several ranks, this process is rank 0, and starts all other ranks with `--mode` and `--rank`.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""The largest number of bytes in result files. Above this number, the worker waits until the parent process has read
-some of the files."""
+"""The largest total size of the result files, in bytes. Above this size, the worker waits until the parent process
+has read some of the files."""
 
 WIDE = {"float64", "complex128", "int64"}
 """The dtypes with 64-bit numbers, which JAX supports only in its 64-bit mode."""
@@ -119,10 +118,7 @@ def unknown_mode(function: str, mode: str) -> str:
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (package, version) for the installed packages, NumPy and Python.
-
-    Python's version is shortened, as in "3.11", because patch releases do not affect results.
-    """
+    """Python's version is shortened, as in "3.11", because patch releases do not affect results."""
     yield "python", ".".join(platform.python_version_tuple()[:2])
     for package in dict.fromkeys([*packages, "numpy"]):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -170,7 +166,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
 
 
 Item = Mapping[str, Any]
-"""A work item in job.json. The keys are `number`, `mode` and `case`, which is the name of the case."""
+"""A work item in job.json. The key `case` contains the name of the case."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 """(case from job.json, gradients of the case)"""
@@ -183,7 +179,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     """Run the cases, and return their results in order.
 
     If a graph with several cases fails, the cases run one by one. If a case also fails alone, the result is
-    {"unreadable": error}. If no case fails alone, the error is the result of the first case.
+    {"unreadable": error}. If all cases succeed alone, the first case has this result.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -288,14 +284,12 @@ class ResultsOut:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._room = 0
-        """After this number of bytes, the size of the directory is computed again."""
 
     def start(self, numbers: Sequence[int]) -> None:
         with (self._directory / "current.jsonl").open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(numbers)}\n")
 
     def write(self, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-        """Write the result of a work item. If the parent process still has too many results to read, wait first."""
         while self._room <= 0:
             self._room = MOST_WAITING - sum(map(_size, os.scandir(self._directory)))
             if self._room <= 0:
