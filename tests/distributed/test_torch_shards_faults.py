@@ -80,12 +80,14 @@ def test_plain_tensors_are_copies_only_beside_a_mesh_of_the_group(worlds: Worlds
 @pytest.mark.parametrize("change", ["other numbers", "the last bit", "another order", "negated", "NaN"])
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_plain_tensors_with_other_bits_on_a_rank_are_no_copies(worlds: Worlds, size: int, change: str) -> None:
-    message = "the gradients at position 2 differ between ranks. They are plain tensors .* Pass ownership='repl"
+    message = (
+        "the gradients at position 2 differ between ranks. These gradients are plain tensors, .* Pass ownership='repl"
+    )
     check_rejected(worlds(size).run(faults.run_case, f"unequal copies, {change}"), "ValueError", message)
 
 
 def test_a_copy_that_one_rank_lacks_is_named(worlds: Worlds) -> None:
-    message = r"position 2 differ between ranks. No such gradient on rank 1: position 2. They"
+    message = r"position 2 differ between ranks. No such gradient on rank 1: position 2. These gradients are plain"
     check_rejected(worlds(2).run(faults.run_case, "a copy without a gradient"), "ValueError", message)
 
 
@@ -182,12 +184,17 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
 @pytest.mark.parametrize(
     ("case", "size", "error", "messages"),
     [
-        ("some processes", 2, "ValueError", ["on device meshes of 1 of the 2 ranks. .* Pass process_group, the"]),
-        ("some processes", 4, "ValueError", ["on device meshes of 2 of the 4 ranks. .* Pass process_group, the"]),
-        ("some processes, by a functional name", 4, "ValueError", ["Pass process_group, the group of all ranks that"]),
-        ("some processes, with derivatives", 2, "ValueError", ["is on 1 of 2 ranks, .* torch.no_grad"]),
-        ("some processes, clipped with derivatives", 2, "ValueError", ["is on 1 of 2 ranks, .* torch.no_grad"]),
-        ("some processes, configured with derivatives", 4, "ValueError", ["is on 2 of 4 ranks, .* torch.no_grad"]),
+        ("some processes", 2, "ValueError", ["have 1 of 2 ranks. .* As process_group, pass the"]),
+        ("some processes", 4, "ValueError", ["have 2 of 4 ranks. .* As process_group, pass the"]),
+        (
+            "some processes, by a functional name",
+            4,
+            "ValueError",
+            ["As process_group, pass the group of all ranks that"],
+        ),
+        ("some processes, with derivatives", 2, "ValueError", ["has 1 of 2 ranks. .* torch.no_grad"]),
+        ("some processes, clipped with derivatives", 2, "ValueError", ["has 1 of 2 ranks. .* torch.no_grad"]),
+        ("some processes, configured with derivatives", 4, "ValueError", ["has 2 of 4 ranks. .* torch.no_grad"]),
         ("some processes beside all", 2, "ValueError", ["at position 0 is on 1 of them. Pass ownership='repl"]),
         ("some processes beside all", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership='repl"]),
         ("some processes in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership='repl"]),

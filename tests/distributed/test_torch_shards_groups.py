@@ -47,7 +47,7 @@ def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
 @pytest.mark.parametrize(
     ("kind", "checks", "message"),
     [
-        ("plain", False, "the gradients at position 1 (parameter '1') differ between ranks. They are plain tensors"),
+        ("plain", False, "the gradients at position 1 (parameter '1') differ between ranks. These gradients are plain"),
         ("copied", True, "the gradients at position 1 (parameter '1') on rank 1 differ from their copies on rank 0"),
     ],
 )

@@ -238,7 +238,7 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
         ),
         (
             "one rank rejects",
-            "a rank raised an error at call 2 of this process group, so the norm of the call is NaN. Set",
+            "a rank raised an error at call 2 of this process group, so the norm of the call is NaN. Restart",
         ),
         (
             "one rank checks",

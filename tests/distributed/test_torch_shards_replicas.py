@@ -56,7 +56,7 @@ def test_every_function_with_check_replicas_compares_copies(torch_worlds: Worlds
     ("call", "message"),
     [
         (replicas.sparse_copies, "the gradients at position 0 on rank 3 differ from their copies on ranks 0, 1, 2. "),
-        (replicas.sparse_beside_a_mesh, "the gradients at position 1 differ between ranks. They are plain tensors"),
+        (replicas.sparse_beside_a_mesh, "the gradients at position 1 differ between ranks. These gradients are plain"),
     ],
 )
 def test_sparse_copies_with_other_rows_differ(torch_worlds: Worlds, call: Callable[[int], str], message: str) -> None:

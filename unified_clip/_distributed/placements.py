@@ -330,10 +330,9 @@ class DistributedGradients(LocalShards):
                 f"such as {self.terminology.world_group}"
             )
         raise ValueError(
-            f"there are {world.size} ranks, but the {self.terminology.mesh}es of the gradients have only "
-            f"{', '.join(map(str, sorted(sizes)))} ranks. Cannot infer which gradients the other ranks have. As "
-            f"process_group, pass the group of all ranks that have the model. If all ranks have the model, pass "
-            f"{self.terminology.world_group}. {REMEDY}"
+            f"the {self.terminology.mesh}es of the gradients have {', '.join(map(str, sorted(sizes)))} of {world.size} "
+            f"ranks. Cannot infer which gradients the other ranks have. As process_group, pass the group of all ranks "
+            f"that have the model. If all ranks have the model, pass {self.terminology.world_group}. {REMEDY}"
         )
 
     def _tensors(self) -> list[Any]:
