@@ -61,7 +61,7 @@ ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""Maps a package to the format whose keys are also arguments in Python."""
+"""Maps a package to a format. The package has arguments in Python with the names of the format's keys."""
 
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
@@ -114,7 +114,6 @@ class Advisor:
         self._config, self._file, self._nearest = config, file, nearest
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the smallest edit that corrects a clip, and advice to clip by the configuration itself."""
         if use.config is not None and family_difference(use.config, self._config) is not None:
             return _lines(f"To accept differences of this size, {PASS_NEAREST}", self._or_by_code(use))
         if use.format in FORMATS:
@@ -179,7 +178,6 @@ class Advisor:
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 
     def _approval(self, use: ClipUse) -> str:
-        """Return advice to correct a file whose effect is unknown, or to accept the file in check.ignore."""
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         correction = self._correction(use)
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
@@ -229,7 +227,7 @@ class Advisor:
         return f"Or {advice[0].lower()}{advice[1:]}"
 
     def _settings_edit(self, use: ClipUse) -> str:
-        """Return the keys to set in a trainer's file. If keys are not enough, add advice."""
+        """Return the keys to set in a trainer's file."""
         if keys := self._keys(use):
             if self._is_same(use, keys):
                 return keys.text
@@ -283,7 +281,8 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold, or '' if the clip differs in more than family and eps."""
+        """Return `call` with the configuration's threshold. Return '' if a setting other than the family or the eps
+        differs."""
         difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""

@@ -32,8 +32,7 @@ NOT_READ = (
 def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
     """Return the clips and the callbacks of a file.
 
-    If the trainer of a clip also has a callback, mark the clip. Set `is_replaced` if the clip is off, and set `twice`
-    if the clip is on.
+    If the trainer of a clip also has a callback, mark the clip.
     """
     return [*(_marked(use) for use in uses), *_read(path)]
 

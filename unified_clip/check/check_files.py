@@ -46,7 +46,7 @@ def check(
 
     paths: The paths that the user passed.
     files: All files below `paths`.
-    nearest: Whether to accept a clip if family and eps are its only differences.
+    nearest: Whether to accept a clip that differs from the configuration only in family and eps.
     """
     config = ClipConfig.load(clip)
     rules = config.check or CheckRules()
@@ -105,10 +105,9 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 
 
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
-    """Return the clips in all files, and notes on files without a clip of their own.
+    """Return the clips and the notes of all files.
 
-    If a file cannot be parsed, but its text names a clip, return a clip of unknown effect. Any other file that cannot
-    be parsed gets a note.
+    If a file cannot be parsed, but its text names a clip, return a clip of unknown effect.
     """
     file_uses = Found()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
@@ -186,7 +185,7 @@ def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: 
 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
-    """Apply `check.explicit` and `check.off` to the clips. Leave out replaced clips that `check.off` does not list."""
+    """Apply `check.explicit` and `check.off` to the clips."""
     uses = [replace(use, needs_key=use.by_default and _matches_any(rules.explicit, use, root)) for use in uses]
     uses = [off.marked(use) if _matches_any(rules.off, use, root) else use for use in uses]
     return [use for use in uses if use.must_be_off or not use.is_replaced]
@@ -210,17 +209,12 @@ def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
-    """Return whether `source_uses` also contain a clip that was read in a format for Python source."""
     package = trainer_files.package(use)
     return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
 
 
 def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
-    """Remove clips that occur several times because of inheritance. Also set the fields `files` and `bases`.
-
-    The clip of a base file is removed if its effect is unknown or is the trainer's default. If several files inherit a
-    clip, keep the clip once for each set of rules in `check`.
-    """
+    """Remove clips that occur several times because of inheritance. Also set the fields `files` and `bases`."""
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
@@ -252,7 +246,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 
 
 def _leave_to_trainer(file_uses: Found, root: Path) -> None:
-    """If files use Trainer, replace some clips of Accelerate by notes.
+    """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
 
     A clip is replaced if Accelerate's file has no threshold, or the threshold "auto". TrainingArguments then sets the
     threshold.
@@ -291,10 +285,10 @@ def _glob(rules: CheckRules, path: Path, root: Path) -> str:
 def _unused(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """If a rule in the table `check` has no effect, yield a finding. Rules of `check.require` are left out.
+    """Yield a finding for each rule in the table `check` that has no effect.
 
-    If the checked paths are a part of `root`, examine the entries of `check.ignore` that match a checked file, and no
-    other rules.
+    If the user checks a part of `root`, examine only the entries of `check.ignore` that match a checked file. Other
+    rules might have an effect in the unchecked files.
     """
     is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
     for index, rule in enumerate(rules.ignore):

@@ -57,18 +57,18 @@ class ClipUse:
     """The reason why a trainer rejects the threshold. For example, DeepSpeed's settings have a different threshold."""
 
     unclipped: bool = False
-    """Whether an optimizer has no clip although the file clips for another optimizer."""
+    """Whether this is an optimizer without a clip, in a file that clips the gradients of another optimizer."""
 
     option: str = ""
     values: tuple[NamedValue, ...] = ()
-    """If no known trainer reads the clip key: the values of all clip keys in the file."""
+    """The values of all clip keys in the file. The tuple is empty if a known trainer reads the clip key."""
 
     read: Path | None = None
     """The trainer's configuration file. If this file inherits the clip, `path` is the base file."""
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
-    """Whether no clip key has a value. The trainer then clips by its default."""
+    """Whether the clip is the trainer's default, because the file gives no value to a clip key."""
 
     has_key: bool = False
     """Whether a trainer's file has a clip key, even if the value is null."""
@@ -76,7 +76,7 @@ class ClipUse:
     needs_key: bool = False
     must_be_off: bool = False
     is_replaced: bool = False
-    """Whether a trainer's clip is off and the same file clips by unified_clip."""
+    """Whether a trainer's clip is off, and unified_clip clips in the same file."""
 
     twice: str = ""
     """The name and line of unified_clip's clip, if the trainer's own clip is also on."""
@@ -102,11 +102,11 @@ class ClipUse:
     """The name or the code of a configuration that no code uses. The name of an attribute begins with "."."""
 
     users: tuple[Path, ...] = ()
-    """The checked files that use a configuration from another Python file."""
+    """The checked files that might use this configuration, without the file of the configuration."""
 
     changes_nonfinite: bool = False
     note: str = ""
-    """A sentence about a configuration that is not used in its own Python file."""
+    """A sentence about files that might use the configuration, or ''."""
 
     call: str = ""
     """The code of a call that clips, with THRESHOLD in place of the threshold."""
@@ -117,8 +117,6 @@ class ClipUse:
 
     @property
     def is_callback(self) -> bool:
-        """Whether the clip is a `ClipCallback` in a configuration file, or an unused `ClipCallback` in Python
-        source."""
         return self.clip.endswith(".ClipCallback")
 
     @property
@@ -134,7 +132,7 @@ class Found:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Configuration files without a clip in `uses`, because another file in `uses` inherits the same clip."""
+    """Paths of files that inherit the same clip as a file in `uses`. The list `uses` has no clip for these paths."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""

@@ -29,7 +29,7 @@ IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
-"""Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` do not match."""
+"""Matches the name of a variable that `for`, `read` or an assignment sets. `--clip=` and `clip=$clip` do not match."""
 
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
@@ -75,10 +75,10 @@ def is_shell(path: Path) -> bool:
 
 
 def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
-    """Return each clip that a command line in a text sets.
+    """Return the clips that the command lines in `text` set.
 
     read: The options that a trainer's format reads.
-    lines: The lines whose overrides a trainer's format reads.
+    lines: The line numbers at which a trainer's format reads the overrides. Overrides in these lines are skipped.
     """
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
     uses = [use(path, each) for each in own if each.name not in read and is_clip(each)]
@@ -95,7 +95,6 @@ def _edited(path: Path, text: str) -> Iterator[ClipUse]:
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
-    """Return each clip that a command line in a TOML, YAML or JSON file sets."""
     return [
         replace(use, line=document.line(keys) or 1) for keys, text in texts(document.data) for use in clips(path, text)
     ]
@@ -118,7 +117,6 @@ def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 
 def is_clip(setting: Setting) -> bool:
-    """Return whether a setting is named like a clip."""
     value = setting.value
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
@@ -133,12 +131,8 @@ def _document(setting: Setting, value: Any) -> Document:
 
 
 def settings(text: str) -> Iterator[Setting]:
-    """Yield each option and override, in the order of lines. If the text assigns NAME once, `$NAME` has the assigned
-    number.
-
-    An assignment is left out if the text reads the variable. If a command repeats an option, the last repetition
-    counts.
-    """
+    """Yield each option and override, in the order of lines. Replace `$NAME` by the number of NAME if the text has
+    exactly one assignment to NAME."""
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))
     constants = {

@@ -23,7 +23,8 @@ from .trainer_files import SOURCES, names_clip
 SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)
 
 MAX_BYTES = 1 << 20
-"""The largest size of a file that is parsed. In a larger file, the check only searches for names of clips."""
+"""The largest size of a file that is parsed. In a larger file, the check searches the text for names of clips, and
+parses nothing."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
 """The largest size of a notebook that is parsed. Notebooks can be large, because outputs can be images."""
@@ -37,7 +38,7 @@ OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
 
 HIDDEN = "in hidden directories"
 TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
-"""Hidden directories without code of the project. `notes` ignores files in these directories."""
+"""`notes` ignores files in these directories."""
 
 KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, even if the configuration has mistakes."""
@@ -57,7 +58,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
 
 def below(path: Path) -> list[Path]:
-    """Return the file at a path, or the files with one of `SUFFIXES` below a directory.
+    """Return the files below a directory whose suffix is in `SUFFIXES`. If `path` is a file, return only `path`.
 
     Hidden directories, virtual environments and installed packages are skipped.
     """
@@ -106,7 +107,6 @@ def is_clip_configuration(path: Path) -> bool:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a file is a report of `unified-clip config check` in JSON, in SARIF or for GitLab."""
     try:
         content = path.read_bytes() if path.suffix.lower() in DOCUMENT_KINDS else b""
         data = json.loads(content) if REPORT_WORDS.search(content) else None
@@ -154,7 +154,7 @@ def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
 
 
 def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the path and the kind of each unread file that might contain clips.
+    """Yield (path, kind) for each file that the check does not read, although the file might contain clips.
 
     A file in a hidden directory has the kind HIDDEN.
     """

@@ -123,7 +123,6 @@ class Judge:
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
-        """Return the settings of a clip with unknown threshold, or None if the settings fit the configuration."""
         if use.rule is None or is_off(self.config):
             return None
         if not isinstance(self.config.threshold, float):
@@ -154,10 +153,6 @@ class Judge:
         return None
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
-        """Return the result and the finding if a trainer's file, not the script, sets the clip.
-
-        If the script also clips by unified_clip, the trainer's own clip has to be off.
-        """
         files = outside.files_of(use, self._uses, self._file.resolve().parent)
         same = [each for each in files if self._is_accepted(each, nearest=False)]
         right = same or [each for each in files if nearest and self._is_accepted(each, nearest=True)]
@@ -183,7 +178,7 @@ class Judge:
         return self._finding(use, "drift", does, edit, _differences(compared), effect)
 
     def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
-        """Return the result and the finding for a clip that has to be off. The finding is None if the clip is off."""
+        """Judge a clip in a file that `check.off` lists. The finding is None if the clip is off."""
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
         edit = advisor.switch_off(use)
         if use.config is None:
@@ -233,10 +228,7 @@ class Judge:
 
     def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
         """Return a sentence with three norms of an example: before a clip, after the clip, and after the
-        configuration's clip.
-
-        The function chooses the example whose results differ most.
-        """
+        configuration's clip."""
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
         parts = [part for each in (config, self.config) for part in each.parts]
         uses_names = config.uses_names or self.config.uses_names

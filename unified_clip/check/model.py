@@ -33,11 +33,11 @@ class Finding(ReportModel):
     """A problem that the check found. The field `kind` has the type of the problem."""
 
     kind: Kind
-    """"drift": the clip differs, clips twice, or is on although `check.off` lists the file. "missing": a clip that
-    `check.require` or `check.each` requires does not exist, or a file of `check.explicit` has only the trainer's
-    default. The kind is also "missing" if an optimizer has no clip although the file clips for another optimizer.
-    "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table `check` has no
-    effect."""
+    """"drift": the clip differs from the configuration. The kind is also "drift" if the gradients are clipped twice, or
+    if a clip is on in a file of `check.off`. "missing": `check.require` or `check.each` requires a clip, and the check
+    found no clip. The kind is also "missing" if a file of `check.explicit` gives no value to a clip key. The kind is
+    also "missing" if an optimizer has no clip although the file clips for another optimizer. "unknown": the effect of
+    the clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""
@@ -51,7 +51,8 @@ class Finding(ReportModel):
     needs a clip, such as a path, a step or an optimizer. For "unused": the rule."""
 
     does: str
-    """For "drift": the effect of the clip, in sentences. For other kinds: the reason for the finding, in sentences."""
+    """For "drift": the effect of the clip, in sentences. For "missing", "unknown" and "unused": the reason for the
+    finding, in sentences."""
 
     wanted: str
     """The effect of the clip configuration in sentences. The text is empty if the finding is not about a clip."""
@@ -60,10 +61,10 @@ class Finding(ReportModel):
     """The settings that differ. The list is empty unless the kind is "drift"."""
 
     effect: str
-    """For "drift": a sentence about example gradients. The sentence has the norm before any clip, the norm after this
-    clip, and the norm after the clip of the configuration. The check chooses the example with the largest difference.
-    The text can also be the largest difference between two families, or the reason why the clip has to be off. The text
-    is empty for all other kinds."""
+    """For "drift": a sentence that compares this clip with the configuration on example gradients. The sentence has
+    three norms: before clipping, after this clip, and after a clip with the configuration. The check chooses the
+    example with the largest difference. The text can also be the largest difference between two families, or the reason
+    why the clip has to be off. The text is empty for all other kinds."""
 
     edit: str
     """The correction: code or keys to write, sentences with advice, or both."""
@@ -98,10 +99,10 @@ class Clip(ReportModel):
     unknown."""
 
     result: Result
-    """"same": the clip has the effect of the configuration. "near": `--nearest` or `check.nearest` accepts the clip,
-    although its family or its eps differs. "off": the trainer's own clip is off, as `check.off` requires. "ignored":
-    an entry of `check.ignore` covers the finding. "drift", "missing" and "unknown": the clip has a finding of this
-    kind."""
+    """"same": the clip has the effect of the configuration. "near": the family or the eps of the clip differs.
+    `--nearest` or `check.nearest` accepts this difference. "off": the trainer's own clip is off, as `check.off`
+    requires. "ignored": an entry of `check.ignore` covers the finding. If the clip has a finding, the result is the
+    kind of the finding: "drift", "missing" or "unknown"."""
 
 
 class Counts(ReportModel):
@@ -111,7 +112,7 @@ class Counts(ReportModel):
     """The number of checked files."""
 
     trainers: int
-    """The number of configuration files of trainers."""
+    """The number of files that configure a trainer."""
 
     sources: int
     """The number of Python files that clip."""
@@ -125,16 +126,16 @@ class Counts(ReportModel):
     inheriting files."""
 
     unread: int
-    """The number of files that were not read, such as large files. Each unread file gets a finding, or a note if its
-    text names no clip."""
+    """The number of files that the check did not read, for example because a file is too large. Each unread file gets a
+    finding, or a note if its text names no clip."""
 
 
 class CheckReport(ReportModel):
     """The result of `unified-clip config check`."""
 
     version: Literal[1]
-    """The version of this format. The version changes if a key is removed or changes its meaning, not if a key is
-    added."""
+    """The version of this format. The version changes if a key is removed, or if the meaning of a key changes. A new
+    key does not change the version."""
 
     config: str
     """The file of the clip configuration."""

@@ -19,7 +19,7 @@ from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
 ERRORS = ("drift", "missing")
-"""The kinds of findings that are errors for GitHub. Findings of other kinds are warnings."""
+"""The kinds of findings that are errors for GitHub."""
 
 MAX_LINES = 20
 
@@ -74,7 +74,6 @@ def _clip_lines(report: CheckReport) -> list[str]:
 
 
 def _ignored_lines(report: CheckReport) -> list[str]:
-    """Return a line for each reason why findings are ignored, with the first place and the number of other places."""
     reasons: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)
@@ -89,10 +88,7 @@ def _kind(clip: Clip) -> str:
 
 
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each line about a finding.
-
-    If the rule differs, the values of most other settings are left out.
-    """
+    """Yield the name and the text of each line about a finding."""
     if finding.kind != "drift":
         yield "why", finding.does
     has_rule = any(difference.about == "rule" for difference in finding.differences)
@@ -176,7 +172,8 @@ def _annotation(finding: Finding) -> str:
 def as_gitlab(report: CheckReport) -> str:
     """Return a report in the format of GitLab's Code Quality. GitLab shows each finding in the merge request.
 
-    A finding keeps its fingerprint if only its line changes. Ignored findings are left out.
+    The fingerprint does not contain the line of the finding. GitLab therefore recognizes a finding whose line changes.
+    Ignored findings are left out.
     """
     issues: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()

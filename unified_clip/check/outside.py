@@ -1,4 +1,4 @@
-"""Check the clips of scripts with LightningCLI, which reads the clip from a configuration file."""
+"""Check scripts in which a trainer such as LightningCLI reads the clip from a configuration file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ def _parts(use: ClipUse) -> tuple[str, str]:
 
 
 def reads_file(use: ClipUse) -> bool:
-    """Return whether a call in Python source reads its clip from a file, as LightningCLI does."""
     return use.is_set_outside and any(_parts(use)[0] in each.elsewhere for each in settings())
 
 
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
-    """Return the clips in nearby configuration files of the script's trainer. Clips that must be off are left out."""
+    """Return the clips in configuration files that the script of `use` might read."""
     return [
         each
         for each in uses

@@ -14,7 +14,7 @@ BACKSLASH = "\\"
 def matches(glob: str, path: Path, root: Path) -> bool:
     """Return whether a pattern matches the path from `root` to a file.
 
-    Symbolic links in `path` are resolved first, so `root` must not contain symbolic links.
+    `root` must be a path without symbolic links, because symbolic links in `path` are resolved.
     """
     return pattern(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 
@@ -25,10 +25,7 @@ def relative(path: Path, root: Path) -> str:
 
 
 def is_near(one: Path, other: Path, root: Path) -> bool:
-    """Return whether two files probably belong to one project.
-
-    One file must be below the directory of the other file, or both files must be below a directory inside `root`.
-    """
+    """Return whether two files probably belong to one project."""
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))
     return str(shared) in folders or (shared != root and shared.is_relative_to(root))

@@ -46,7 +46,7 @@ CLIP_NAMES = [
 ]  # fmt: skip
 
 MISPLACED = "UC105"
-"""The code of the error about a clip key in a place that the trainer does not read."""
+"""The code of an error: the trainer does not read the clip key, because the key is in the wrong place."""
 
 LINE = re.compile(r", line (\d+)")
 
@@ -69,9 +69,10 @@ BY_DEFAULT = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets. Only a shell script can have several clips.
+    """Return the clips that a configuration file sets. A shell script can have several clips, but any other file has at
+    most one clip.
 
-    If a file has an unknown format or cannot be parsed, but its text names a clip, return a clip of unknown effect.
+    Return one clip of unknown effect if the check cannot read the file and the text names a clip.
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
@@ -131,8 +132,8 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file is a clip configuration. The vocabulary of a tokenizer can have the same keys, with
-    numbers."""
+    """Return whether a file is a clip configuration. A tokenizer's vocabulary can have the keys "rule" and "threshold",
+    with numbers as values."""
     rule = document.get("rule")
     return rule in ("none", "value", "norm", "global_norm") or (document.has("threshold") and not is_number(rule))
 
@@ -172,7 +173,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
 
 
 def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
-    """Read a file of Hydra through the main configurations that might include the file.
+    """Read a Hydra file as a part of each main configuration that might include the file.
 
     Return the clip, or None if the effect is unknown or differs between the main configurations.
     """
@@ -195,10 +196,9 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 
 
 def _unrecognised(path: Path) -> list[ClipUse]:
-    """If a file of unknown format names a clip, return a list with one clip of unknown effect, else [].
+    """Return one clip of unknown effect if the file names a clip. Return [] if the file names no clip.
 
-    In TOML, YAML and JSON, the clip is the first key that is named like a clip. A key with a table or list is ignored
-    unless the table or list contains a number.
+    In TOML, YAML and JSON, the clip is the first key that is named like a clip.
     """
     suffix = path.suffix.lower()
     if suffix not in DOCUMENT_KINDS:
@@ -244,13 +244,13 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is or contains a number, including 0. The threshold 0 makes all gradients 0 in some
-    programs."""
+    """Return whether a value is a number, or a table or list with a number. The number can be 0. The threshold 0 makes
+    all gradients 0 in some programs."""
     return any(is_number(each.value) for each in inner_values(value))
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework of a clip, such as "optax", or '' if the format of the clip does not read Python source."""
+    """Return the framework of a clip, such as "optax". Return '' if the clip is not from Python source."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 
@@ -273,7 +273,6 @@ def text_names_clip(text: bytes) -> bool:
 
 
 def may_name_clip(path: Path) -> bool:
-    """Return whether Python source names a clip, or looks like a trainer's configuration with a word like max_norm."""
     return names_clip(path) or (may_be_configuration(path) and _has_clip_word(path))
 
 
@@ -293,7 +292,7 @@ def may_be_configuration(path: Path) -> bool:
 
 
 def _shows_own_key(trainer: Format, path: Path) -> bool:
-    """Return whether the text of a file contains an own key of `trainer`, or a key that names base files.
+    """Return whether the text of a file contains a key of `trainer.own_keys`, or a key for inheritance.
 
     Return True if the trainer has no `own_keys`.
     """

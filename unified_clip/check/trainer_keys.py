@@ -26,7 +26,7 @@ STILL_FAILS = "With these keys alone, the check still fails:"
 class TrainerKeys(NamedTuple):
     text: str
     same: bool | None = None
-    """Whether the edited file has exactly the effect of the configuration, or None if the edit was not tried."""
+    """Whether the edited file has the same effect as the configuration. None means that the edit was not tried."""
 
     problem: str = ""
 
@@ -36,10 +36,7 @@ class TrainerKeys(NamedTuple):
 
 
 def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
-    """Return the keys that make a file clip like `target`.
-
-    Try the place where `config export` writes the keys, and the place where the file has its own keys.
-    """
+    """Return the keys that make a file clip like `target`."""
     trainer, document = FORMATS[use.format], use.document
     kind = None if isinstance(trainer, OwnFormat) else DOCUMENT_KINDS.get(use.path.suffix.lower())
     text = convert.write(target, use.format, nearest=True, kind=kind)[0].rstrip()
@@ -60,7 +57,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the missing clip key. If the user can choose a name in the path, return ()."""
+    """Return the path of the missing clip key. Return () if the path has a part that the user chooses."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
@@ -77,8 +74,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. Edits that remove keys come last.
 
-    The prefix is () for an edit of this file. For an edit of a base file, the prefix is the path at which the content
-    of the base file is merged.
+    The prefix is () for an edit of this file. For an edit of a base file, the prefix is the path of the base file's
+    content inside this file.
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key that the document sets, or the path of the clip key to add.
@@ -110,8 +107,8 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Try an edit of a file. Return whether the edited file clips exactly like `target`, and words about the
-    problem."""
+    """Try an edit of a file. Return whether the edited file clips like `target`. Also return the problem as text, or
+    ''."""
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)
@@ -151,7 +148,6 @@ def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
-    """Return words such as "In base.yaml, set:" if the user has to edit a file without the clip."""
     document, file = use.document, use.read
     if document is None or file is None:
         return ""

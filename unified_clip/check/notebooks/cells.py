@@ -169,12 +169,14 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
 
 
 def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Wrap the code of a `%%writefile` cell in a function. The line with `def` replaces the line of the magic."""
+    """Wrap the code of a `%%writefile` cell in a function. The line `def` replaces the line `%%writefile`, so that line
+    numbers do not change."""
     return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the lines of Python from the lines of commands. In the lines of Python, `pass` replaces each magic."""
+    """Separate the lines of Python from the lines of commands. A line `pass` replaces each magic command, so that line
+    numbers do not change."""
     code, commands = [], []
     is_continued = False
     for line in lines:

@@ -1,5 +1,3 @@
-"""Name the cell of each clip in a notebook, and find clips in cells that are not Python."""
-
 from __future__ import annotations
 
 import re
@@ -21,7 +19,7 @@ NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignor
 
 
 def others(path: Path) -> list[ClipUse]:
-    """Return the clips in the command lines of a notebook, and in its cells in other languages.
+    """Return the clips of a notebook that are in command lines, or in cells of other languages than Python.
 
     If the notebook is invalid, and its text names a clip, return one clip of unknown effect.
     """
@@ -41,8 +39,8 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. A clip in a notebook gets the line number in the file, and the number of the cell in its
-    name."""
+    """Yield the clips. If a clip is in a notebook, set `line` to the line in the notebook file, and add the number of
+    the cell to `clip`."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
@@ -67,7 +65,6 @@ def _place(notebook: Notebook, line: int) -> cells.Place:
 
 
 def _renamed(text: str, path: Path, notebook: Notebook) -> str:
-    """Return a text that names cells of the notebook instead of lines of its Python source."""
 
     def words(match: re.Match[str]) -> str:
         if match["file"] not in (None, path.name):

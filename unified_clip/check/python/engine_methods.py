@@ -1,4 +1,5 @@
-"""Read clips by methods of training engines: Accelerate's Accelerator, Lightning's Fabric and PyTorch's FSDP."""
+"""Read calls of the clip methods of training engines: Accelerate's Accelerator, Lightning's Fabric and PyTorch's
+FSDP."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Engine(NamedTuple):
     """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
-    """Whether the methods raise an error by default if the norm is not finite."""
+    """Whether a norm that is not finite raises an error, if the call has no argument for this."""
 
 
 FSDP = "FullyShardedDataParallel"
@@ -57,7 +58,7 @@ LIMITS = ("clip_val", "clip_value", "max_norm")
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration that has the same effect as a method of an engine, or None for any other call.
+    """Return the clip configuration with the effect of an engine's method, or None if `call` calls no such method.
 
     threshold: The number to use if the threshold is only known at run time.
     """
@@ -102,7 +103,6 @@ def is_accelerator(source: Source, node: ast.expr) -> bool:
 
 
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
-    """Return whether an expression is an object of the engine's class, judged by its name, annotation or value."""
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:
         return True

@@ -1,5 +1,3 @@
-"""Find the name of the training engine in Python source, such as "DeepSpeed"."""
-
 from __future__ import annotations
 
 import ast
@@ -20,10 +18,7 @@ ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 
 
 def of_site(source: Source, line: int, column: int) -> str:
-    """Return the training engine under which a clip runs, or '' if there is none.
-
-    An argument of the call, or an unconditional call of `Accelerator` or `deepspeed.initialize`, chooses the engine.
-    """
+    """Return the training engine under which a clip runs, or '' if there is none."""
     chosen = [_of_arguments(source, call) for call in calls_at(source, line, column)]
     wrapping = [_wrapping(source, call) for call in source.calls]
     return next(filter(None, chosen + wrapping), "")

@@ -68,7 +68,7 @@ class Setting(NamedTuple):
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return the clips that a Python file sets in ways that `unified-clip port` does not find.
+    """Return the clips in a Python file that `unified-clip port` does not find.
 
     Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings.
     """
@@ -157,7 +157,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
     """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}.
 
-    Files that import a package of PORTED are skipped, because `unified-clip port` finds the key there.
+    `unified-clip port` finds the key in files that import a package of PORTED. Yield no setting for these files.
     """
     match node:
         case ast.keyword(arg="deepspeed", value=value):
@@ -206,7 +206,6 @@ def _imports(source: Source, *packages: str) -> bool:
 
 
 def _torchtitan(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield the effect of torchtitan's TrainingConfig(max_norm=...), and of config.training.max_norm = ..."""
     match node:
         case ast.Call(func=function, keywords=keywords) if source.dotted(function).startswith("torchtitan."):
             for keyword in keywords:
@@ -246,8 +245,7 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips in command lines. A command line is a list of strings, or a string that a function in COMMANDS
-    runs."""
+    """Yield the clips in command lines."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):

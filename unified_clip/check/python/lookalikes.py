@@ -1,5 +1,3 @@
-"""Find settings that are named like a clip, in Python files without a known clip."""
-
 from __future__ import annotations
 
 import ast
@@ -45,7 +43,6 @@ def read(path: Path) -> list[ClipUse]:
 
 
 def passed(path: Path) -> str:
-    """Return the first argument with the name of a clip and an unknown value, such as `max_grad_norm=limit`."""
     source = source_of(path)
     for call in source.calls if source is not None else ():
         for each in call.keywords:
@@ -104,7 +101,7 @@ def _value(node: ast.expr) -> object:
     """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for any other
     code.
 
-    A call such as `field(default=1.0)` has the value of its argument.
+    For `field(default=1.0)`, return 1.0.
     """
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):

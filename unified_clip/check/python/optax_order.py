@@ -48,7 +48,7 @@ Kind = Literal["transformation", "entry", "entries"]
 def misplaced(source: Source) -> dict[ast.Call, str]:
     """Find the clips that have a wrong place in an `optax.chain`, and return the reason for each clip.
 
-    Only other clips, and transformations in KEEPS_GRADIENTS, can come before a clip.
+    A clip has a wrong place if the clip follows a transformation that is neither a clip nor in KEEPS_GRADIENTS.
     """
     reasons: dict[ast.Call, str] = {}
     flow = Flow(source)
@@ -79,7 +79,6 @@ def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
 
 
 def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
-    """Return the condition under which an optimizer gets a clip, as in `if x: tx = optax.chain(clip, tx)`, or None."""
     inner: ast.AST = clip
     targets: set[str] = set()
     for outer in source.around(clip):
@@ -97,12 +96,10 @@ def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
 
 
 def _ends(outer: ast.AST) -> bool:
-    """Return whether code uses a transformation, as in `tx.update(gradients)`, and does not wrap the transformation."""
     return isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and last_name(outer.func) in HOLDERS)
 
 
 def _selection(flow: Flow, clip: ast.Call, outer: ast.Call | ast.IfExp) -> str:
-    """Return the reason why some steps might run without a clip, or ''."""
     source = flow.source
     if isinstance(outer, ast.IfExp):
         is_clipped = all(_has_clip(flow, branch) for branch in (outer.body, outer.orelse))
@@ -125,7 +122,6 @@ def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _keeps(flow: Flow, call: ast.Call) -> bool:
-    """Return whether the result of a call contains the transformation that the call gets."""
     name, is_chain = last_name(call.func), _chain(flow.source, ast.Call(call, [], [])) or _chain(flow.source, call)
     if is_chain or name in (*HOLDERS, *APPENDING, *SHOWS, "dict") or name[:1].isupper():
         return True
@@ -150,9 +146,9 @@ def _add_late(
     depth: int = 0,
     kind: Kind = "transformation",
 ) -> ast.expr | None:
-    """For each clip in `node` that comes after another transformation, add the reason to `reasons`.
+    """Add a reason to `reasons` for each clip in `node` that follows another transformation of the gradients.
 
-    Return the first transformation whose result is no longer the gradients, or None.
+    Return the first transformation that changes the gradients, or None.
 
     before: The result of this function for the code before `node`.
     """

@@ -1,5 +1,3 @@
-"""Find the optimizers that Python source builds, by their names."""
-
 from __future__ import annotations
 
 import ast
@@ -12,7 +10,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""Nouns such as "Client" in SOAPClient, which show that a name is not an optimizer."""
+"""A name that contains one of these nouns is not an optimizer, as in SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
@@ -50,8 +48,8 @@ def is_made(source: Source, node: ast.expr) -> bool:
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Yield the node and the full name of each optimizer that code builds, in the order of the source.
 
-    The node is usually the call that builds the optimizer. If code passes the class to a function, the node is the name
-    of the class.
+    The node is usually the call that builds the optimizer. If code passes an optimizer class to a function, the node is
+    the name of the class.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"
@@ -60,10 +58,7 @@ def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
-    """Return whether a node is the name of an optimizer class that code calls or passes to a function.
-
-    A name in a type, a comparison, a pattern or a base class is ignored.
-    """
+    """Return whether a node is the name of an optimizer class that code calls or passes to a function."""
     if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
         return False
     if OPTIMIZER.fullmatch(source.dotted(node)) is None:
@@ -98,7 +93,7 @@ def _call(source: Source, node: ast.AST) -> ast.expr:
 
 
 def _is_compiled(source: Source, call: ast.Call) -> bool:
-    """Return whether a call compiles a model of Keras with an optimizer by name, or with the default optimizer."""
+    """Return whether `Model.compile` of Keras builds the optimizer. The call then passes a name, or no optimizer."""
     match call.func:
         case ast.Attribute(value=owner, attr="compile"):
             names = {each.arg: each.value for each in call.keywords}

@@ -12,7 +12,7 @@ MAKERS = (
     "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
     "parse_file", "parse_obj", "parse_raw", "validate",
 )  # fmt: skip
-"""Methods of `ClipConfig` that create a configuration from settings, except `load`, `loads` and `import_from`."""
+"""Methods that `ClipConfig` inherits from pydantic, and that create a configuration."""
 
 COPIES = ("model_copy", "copy")
 SETTERS = ("__setattr__", "setattr")
@@ -31,7 +31,6 @@ def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
 
 
 def changes_nonfinite(call: ast.Call) -> bool:
-    """Return whether a call can change only the key `nonfinite`."""
     updates = [each.value for each in call.keywords if each.arg in ("update", None)]
     keys = [key for update in updates for key in (update.keys if isinstance(update, ast.Dict) else [None])]
     if not all(isinstance(key, ast.Constant) for key in keys):
@@ -55,7 +54,6 @@ def _override(source: Source, call: ast.Call) -> str:
 
 
 def _may_name_setting(update: ast.expr) -> bool:
-    """Return whether the keys of an expression are, or might be, names of settings."""
     if not isinstance(update, ast.Dict):
         return True
     return any(key is None or not isinstance(key, ast.Constant) or _is_setting(key) for key in update.keys)

@@ -43,7 +43,6 @@ _Known = tuple[Source, Mapping[str, config_calls.Own]]
 MEASURES = ("get_total_norm", "global_norm")
 
 OFF = "argument.leave_off"
-"""The name of the rule of `unified-clip port` for arguments such as max_grad_norm=0."""
 
 LINE = re.compile(r"^Line (\d+)")
 
@@ -72,8 +71,8 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    If a file has no known clip, but a setting is named like a clip, return a clip of unknown effect. If a file names a
-    clip, but is not valid Python, also return a clip of unknown effect.
+    If a file has no clip, but has a setting with a name such as `max_norm`, return a clip of unknown effect. If a file
+    names a clip, but is not valid Python, also return a clip of unknown effect.
 
     configurations: The files that were read as configurations of trainers.
     precisions: For each Python file: the mixed precision in each Accelerate file near the Python file.
@@ -110,10 +109,10 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield the clips of all files. If a file has a clip, also yield its steps and optimizers without a clip.
+    """Yield the clips of all files. If a file has a clip, also yield the optimizer steps and the optimizers that have
+    no clip.
 
-    Clips that all callers switch off are left out. If Accelerate might have scaled the gradients, the effect of a clip
-    is unknown.
+    If Accelerate might have scaled the gradients, the effect of a clip is unknown.
     """
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
@@ -166,8 +165,8 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Remove calls of unified_clip's methods from the clips of frameworks. PyTorch's tensors also have a method
-    `clip_`."""
+    """Remove each clip of a framework that is in fact a call of a unified_clip method. PyTorch's tensors also have a
+    method `clip_`."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -273,7 +272,7 @@ def _native(
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
     """Return a clip whose threshold is the default of a command line option.
 
-    If the default is 0, the threshold stays unknown, because 0 often switches the clip off.
+    The default 0 is not used as the threshold, because an option with the value 0 often switches the clip off.
     """
     rule, option = use.rule, options.find(source, code)
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
@@ -295,7 +294,6 @@ def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse,
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:
-    """Return whether a call, such as `set_gradient_clip(clip)`, only gets a clip that another call creates."""
     passed = [*call.args, *(each.value for each in call.keywords)] if call is not None else []
     made = [source.followed(each) for each in passed]
     return len(made) == 1 and isinstance(made[0], ast.Call) and clip_function(source.dotted(made[0].func)) is not None
@@ -312,7 +310,8 @@ def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
-    """Raise ConfigError if Paddle rejects an argument, or would not clip all parameters by one norm."""
+    """Raise ConfigError for arguments that Paddle rejects, and for a global norm that Paddle computes per parameter
+    group."""
     last = name.rpartition(".")[2]
     if not name.startswith("paddle.") or last not in ARGUMENTS:
         return

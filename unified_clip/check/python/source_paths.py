@@ -71,7 +71,7 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
 
 
 def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
-    """Return Hydra's main configurations for a call such as `instantiate(cfg.trainer)`. Return [] for any other call.
+    """Return Hydra's main configurations for a call such as `instantiate(cfg.trainer)`.
 
     `hydra.main` names the configurations. A path that is only known at run time is returned as Path().
     """

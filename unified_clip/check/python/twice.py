@@ -19,7 +19,7 @@ CALLBACKS = {
 """For each callback of unified_clip: the packages of the trainers that call the callback."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
-"""Packages of trainers and optimizers that clip twice after `attach_to`, because their own clip stays on."""
+"""Packages of trainers and optimizers that clip by themselves. With `attach_to`, the gradients are clipped twice."""
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
@@ -46,7 +46,7 @@ def _marked(source: Source, use: ClipUse, own: dict[str, tuple[str, ast.expr]], 
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
-    """Return the name and the node of each clip by unified_clip. The keys are the packages of the trainers."""
+    """Return (name, node) for the unified_clip clip of each trainer. The keys are the packages of the trainers."""
     clips: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]

@@ -34,10 +34,9 @@ NOT_PASSED = (
 
 
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
-    """Return the clip of a call that creates a `ClipConfig`. The effect is unknown if no code can use the
-    configuration.
+    """Mark a `ClipConfig` that this file does not use. The effect is unknown if no code can use the configuration.
 
-    If this file does not use the configuration, set `unused`. The function `resolved` then searches the other files.
+    If this file does not use the configuration, set `unused`.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], usage.PASSES):
@@ -74,7 +73,7 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield each clip. For a clip with `unused`, search the other files for code that uses the configuration.
+    """Yield each clip. If `unused` is set, search the other files in `paths` for uses of the configuration.
 
     If a file might use the configuration, set `users` and a note instead of `unused`. If no file uses the
     configuration, the effect of the clip is unknown.

@@ -37,7 +37,7 @@ def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int 
     """Return whether code might call, pass, return or store the variable `name`.
 
     scope: The function or class that has the variable, or None for a variable of the module.
-    stores: Whether an assignment to an attribute, as in `self.clip = clip`, is a use.
+    stores: Whether `self.clip = name` counts as a use.
     """
     nodes = _references(source, name, scope)
     return any(is_use(source, node, depth) for node in nodes if stores or not _is_stored(source, node))
@@ -157,7 +157,6 @@ def _clamps(source: Source, node: ast.Attribute) -> bool:
 
 
 def _is_shadowed(source: Source, node: ast.AST, name: str, scope: ast.AST | None) -> bool:
-    """Return whether a function around `node`, inside `scope`, has its own variable called `name`."""
     for outer in source.around(node):
         if outer is scope:
             return False

@@ -1,1 +1,1 @@
-"""Apply the lists of files in the table `check`: required clips, clips that are off, and ignored findings."""
+"""Apply the table `check`: require clips, require that clips are off, and ignore findings."""

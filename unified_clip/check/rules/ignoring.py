@@ -27,7 +27,7 @@ NOT_APPROVED = (
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
     """Return the index of the first entry that matches the file and the name of a clip, or None.
 
-    An entry for an inherited clip must match the file that inherits the clip.
+    For an inherited clip, the entry must match the inheriting file, not the base file.
     """
     file = use.read or use.path
     return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
@@ -53,10 +53,10 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """If an entry matches the base file of an inherited clip, but not the inheriting file, move the clip to the
+    """Move an inherited clip to the inheriting file if an entry matches the base file and no entry matches the
     inheriting file.
 
-    So the entry does not cover the inheriting file.
+    Therefore, the entry does not cover the inheriting file.
     """
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
@@ -74,7 +74,7 @@ def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
 
 
 def approval(rule: Ignore, config: ClipConfig) -> str:
-    """Return the effect that an entry approves, as text, or '' if the entry approves every effect."""
+    """Return the effect that an entry approves, as text. Return '' if the entry has no `rule` and no `threshold`."""
     parts = {"rule": rule.rule, "threshold": rule.threshold}
     text = ", ".join(f"{name} = {value!r}" for name, value in parts.items() if value is not None)
     return text if rule.rule or rule.threshold is None else f"{text} with the rule {config.rule}"
@@ -84,8 +84,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
     effect.
 
-    For a key that no known trainer reads, the values and the names of the keys must agree with the entry. For any other
-    clip, the shared configuration completes the settings of the entry. The entry approves every family and every eps.
+    If no known trainer reads the clip keys, compare the names and the values of the keys with the entry. If a known
+    trainer reads the keys, the shared configuration adds the settings that the entry does not have. The entry approves
+    every family and every eps.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -104,9 +105,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
-    """Return whether an entry approves the names and the values of the clip keys in a file.
+    """Return whether an entry of `check.ignore` accepts all clip keys of a file.
 
-    Each number must be the threshold of the entry. For the rule "none", each number must be 0.
+    Each number must be equal to the threshold of the entry. For the rule "none", each number must be 0.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

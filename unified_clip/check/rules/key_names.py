@@ -31,7 +31,7 @@ rule."""
 
 
 def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
-    """Yield the values in nested tables and lists. Yield any other value itself.
+    """Yield the values in nested tables and lists.
 
     name: The name of `value`. A value inside a table has a dotted name.
     """
@@ -48,7 +48,7 @@ def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
 def allowed(values: Sequence[NamedValue]) -> list[Rule]:
     """Return the rules that agree with the names and values of all clip keys in a file.
 
-    A key such as `grad_clip` allows every rule. If a file has both `clipnorm` and `clipvalue`, no rule agrees.
+    A key such as `grad_clip` allows every rule.
     """
     texts = [RULES.get(str(each.value).lower(), ()) for each in values if not is_number(each.value)]
     names = [_by_name(each.name, has_text=any(texts)) for each in values if is_number(each.value)]
@@ -56,7 +56,6 @@ def allowed(values: Sequence[NamedValue]) -> list[Rule]:
 
 
 def _by_name(name: str, *, has_text: bool) -> tuple[Rule, ...]:
-    """Return the rules that the name of a number allows."""
     for part in reversed(name.lower().replace("-", "_").split(".")):
         if has_text and ONLY_VALUE.fullmatch(part):
             continue

@@ -34,10 +34,10 @@ def marked(use: ClipUse) -> ClipUse:
 
 
 def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """Yield a finding for each file of `check.off` that shows no trainer, because a clip might be on.
+    """Yield a finding for each file that `check.off` lists and that has no known trainer. A clip in the file might be
+    on.
 
-    If the pattern also matches a file with a trainer, Python files and base files are skipped. They might belong to the
-    trainer.
+    Skip Python files and base files if the same pattern matches a file with a known trainer.
     """
     root = clip.resolve().parent
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}

@@ -1,5 +1,3 @@
-"""Find paths and patterns of `check.require` that have no clip."""
-
 from __future__ import annotations
 
 import os
@@ -50,10 +48,10 @@ def check(
     file_uses: Found,
     ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
-    """Return findings and notes for the paths and patterns of `check.require` that have no clip.
+    """Return findings and notes for required paths and patterns without a clip.
 
-    A clip of unknown effect counts as a clip. A clip that must be off does not count. An unused configuration or an
-    ignored clip counts for a path, but not for a pattern.
+    A clip of unknown effect counts as a clip. A clip in a file of `check.off` does not count as a clip. For a path, an
+    unused configuration or an ignored clip counts as a clip. For a pattern, neither of them counts.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)
@@ -87,8 +85,7 @@ def check(
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for the Python files of `check.each` that train and have no clip.
 
-    If a file passes an argument with the name of a clip, the effect of the file is unknown. If a file leaves its clip
-    to a library's trainer, return a note.
+    If a file leaves its clip to a library's trainer, return a note.
     """
     root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
@@ -155,7 +152,6 @@ def _is_configuration(file: Path) -> bool:
 
 
 def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
-    """Return sentences about the files that leave their clip to another file or to the script."""
     names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""

@@ -29,7 +29,7 @@ class Attribute(NamedTuple):
     """The constant that the line assigns, or the default of the parameter."""
 
     parameter: str = ""
-    """The parameter of `__init__` that sets the attribute, or '' if a constant sets the attribute."""
+    """The parameter of `__init__` with the value of the attribute, or '' if the value is a constant."""
 
     position: int = 0
     """The index of the parameter, not counting `self`."""
@@ -40,8 +40,8 @@ class Attribute(NamedTuple):
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
     """Return (option, number) for a threshold in an attribute, or None if other code might change the threshold.
 
-    The option is the parameter whose default is the number, such as "Trainer.max_grad_norm". For a constant, the option
-    is ''.
+    The number is the default of a parameter. The option is the name of the parameter, such as "Trainer.max_grad_norm".
+    For a constant, the option is ''.
     """
     owner, _, name = code.partition(".")
     around = source.around(clip) if clip is not None and owner == "self" else ()

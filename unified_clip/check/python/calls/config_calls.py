@@ -37,8 +37,6 @@ def configurations(
 ) -> dict[str, Own]:
     """Return the configuration or clipper of each variable and attribute. The keys are code, such as "self.clip".
 
-    The result includes copies, such as `self.clip = CLIP`, and clippers, such as `clip = CLIP.clipper(model)`.
-
     imports: The configurations and clippers that the file imports.
     """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
@@ -70,7 +68,6 @@ def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int]
 
 
 def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
-    """Yield each unused clipper, and each unused attribute that contains a configuration."""
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):

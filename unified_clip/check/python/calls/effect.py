@@ -45,7 +45,6 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
 
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
-    """Return (reason why the threshold is unknown, clip configuration with the threshold 1)."""
     why = RUN_TIME.format(code=meaning.threshold)
     with contextlib.suppress(ConfigError, SyntaxError):
         value = source.constant(ast.parse(meaning.threshold, mode="eval").body)

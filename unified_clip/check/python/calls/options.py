@@ -41,7 +41,6 @@ class _Definition(NamedTuple):
     names: list[str]
     default: ast.expr
     is_plain: bool = True
-    """Whether the script uses the value of the command line without a conversion."""
 
     owner: str = ""
 
@@ -140,7 +139,7 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    """Return the file names of the scripts in a command line. If the line names no script, search the whole file."""
+    """Return the file names of the scripts in a command line."""
     lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
     first = last = min(use.line, len(lines)) - 1
     while first > 0 and lines[first - 1].endswith("\\"):

@@ -64,7 +64,6 @@ def check_attached(source: Source, call: ast.Call) -> None:
 
 
 def _replaced(source: Source, call: ast.Call) -> int | None:
-    """Return the line that assigns another optimizer to the variable after `attach_to`, or None."""
     name, function = attached(call), source.function(call)
     if not isinstance(source.parents[call], ast.Expr):
         return None
@@ -103,7 +102,6 @@ def _wrong(text: str, event: Event, test: str = "") -> ConfigError:
 
 
 def _events(source: Source, call: ast.Call) -> list[Event]:
-    """Return the events of the nearest loop or function that contains the call and has events."""
     events = _timeline(source).local(call)
     for region in source.around(call):
         if isinstance(region, (ast.For, ast.While, ast.Module, *FUNCTIONS)):

@@ -1,5 +1,3 @@
-"""Decide whether all values of an object, such as `args`, come from the command line."""
-
 from __future__ import annotations
 
 import ast
@@ -17,7 +15,6 @@ FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
 ATTRIBUTES = re.compile(r"vars\(|__dict__|globals\(|locals\(")
 
 SETTERS = frozenset({"setattr", "__setattr__", "set_default", "set_defaults", "exec"})
-"""Functions that can set an attribute whose name is only known at run time."""
 
 CHANGES = re.compile(r"_*(update|load|merge|set|override|from|read|pop|clear|replace|__setitem__)")
 
@@ -57,7 +54,7 @@ def with_derived(source: Source, classes: Set[str]) -> set[str]:
 
 
 def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
-    """Return whether code might set the option. The parser itself and the default of the option are ignored."""
+    """Return whether code might set the option."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store()):
             return name in (read.attr, "default", "__dict__")
@@ -99,7 +96,7 @@ def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
 
 
 def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
-    """Yield the values that code assigns to a name. For a loop variable, yield the code around the name."""
+    """Yield the values that code assigns to a name."""
     for node in _stores(source, name):
         if isinstance(node, ast.Attribute) and kind is ast.Name:
             continue
@@ -145,7 +142,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or is a call such as `Args()`.
 
-    classes: The classes that have the option as a field. The collection is empty for an option of a parser.
+    classes: The classes with a field for the option. The collection is empty for an option of a parser.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

@@ -22,8 +22,8 @@ PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip.
 
-    Other files can use a variable of the module. Therefore, only a second assignment to a variable of the module is an
-    error.
+    Other files can use a variable of the module. For a variable of the module, raise the error if a second assignment
+    replaces the clip.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
@@ -44,7 +44,6 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
-    """Raise ConfigError if code replaces the clip in the variable `name` before the first read."""
     parent = source.parents[statement]
     blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and statement in block]
     for following in blocks[0][blocks[0].index(statement) + 1 :] if blocks else ():

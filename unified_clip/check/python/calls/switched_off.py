@@ -1,4 +1,4 @@
-"""Find clips inside `if limit is not None`. The clip never runs if each call of the function passes None."""
+"""Find clips inside `if limit is not None`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..steps.events import Place, passed
 
 
 def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
-    """Return whether a clip is inside `if P is not None`, and every call of the function passes None for P.
+    """Return whether a clip inside `if P is not None` never runs, because every caller passes None for P.
 
     Return False if no file calls the function, or if code passes the function as an argument.
     """

@@ -53,7 +53,7 @@ def _own_functions() -> dict[str, OwnFunction]:
 
 
 def uses(path: Path) -> list[ClipUse]:
-    """Return the clips that a Python file makes with unified_clip.
+    """Return the clips of unified_clip in a Python file.
 
     Return one clip of unknown effect if the file is not valid Python, or if `import *` or `getattr` hides the names.
     """
@@ -83,7 +83,6 @@ def uses(path: Path) -> list[ClipUse]:
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip of code that uses a name of unified_clip, or None if the code does not clip."""
     call = source.parents[node]
     last = name.rpartition(".")[2]
     package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else OWN
@@ -128,7 +127,7 @@ def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
     """Return the file that a call of `ClipConfig.load` or `import_from` reads.
 
-    Look for the file in the directory of the source, and in the directories above.
+    Search a relative path in the directory of the source, and then in each parent directory.
     """
     passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
     if not passed:

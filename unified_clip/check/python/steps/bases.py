@@ -46,7 +46,7 @@ def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
 
 
 def inheriting(source: Source, known: Classes) -> dict[str, str]:
-    """Return the classes of a file that leave clipping to a base class."""
+    """Map each class that inherits from a library's trainer to the full name of the trainer."""
     nodes = {node.name: node for node in source.nodes if isinstance(node, ast.ClassDef)}
     classes: dict[str, str] = {}
     for _ in nodes:

@@ -1,5 +1,3 @@
-"""Find optimizers of optax, Keras and Paddle without a clip, in files in which another optimizer has a clip."""
-
 from __future__ import annotations
 
 import ast
@@ -39,10 +37,9 @@ class _Place(NamedTuple):
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer without a clip, if the file builds another optimizer with a clip.
+    """Return a `ClipUse` for each optimizer without a clip. Return [] if the file has no optimizer with a clip.
 
-    If the same function builds both optimizers, `unclipped` is True. Optimizers that other functions build share one
-    `ClipUse`.
+    If the same function builds both optimizers, `unclipped` is True.
     """
     places = {each.node: each for each in _places(source, timeline)}.values()
     clipped = [each for each in places if each.is_clipped]
@@ -72,7 +69,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers. If all places of an optimizer agree about the clip, yield one place."""
+    """Yield the places of the optimizers."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):
@@ -114,7 +111,6 @@ def _may_set_clip(call: ast.Call) -> bool:
 
 
 def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> bool:
-    """Return whether a call clips, calls a function of the file that clips, or passes a clip to `package`."""
     if _is_clip(timeline, call) or any(event.kind == "clip" for event in timeline.of_callees(call)):
         return True
     if source.dotted(call.func).partition(".")[0] != package:

@@ -63,7 +63,7 @@ class Timeline:
         return self.source.function(node, FUNCTIONS[:2])
 
     def roots(self) -> Iterator[list[Event]]:
-        """Yield the events of the module, and of each function that no other function of the file calls."""
+        """Yield one list of events for the module, and one list for each function without a caller in the file."""
         callees = {callee for calls in self._calls.values() for call in calls for callee in self._callees(call)}
         for function in self._calls:
             if function not in callees:
@@ -99,8 +99,7 @@ class Timeline:
         return [call for call in own if function in self._callees(call)]
 
     def local(self, node: ast.AST) -> list[Event]:
-        """Return the backward passes and steps in the same function as a node. Events in other branches of an `if` are
-        left out."""
+        """Return the backward passes and steps of the function that contains `node`."""
         scope = self.source.function(node)
         calls = [call for call in self._calls[self.function(node)] if self.source.function(call) is scope]
         events = [event for call in calls if not self.exclude(call, node) for event in self._own_events(call)]
@@ -121,7 +120,6 @@ class Timeline:
         return frozenset(branches)
 
     def gradients(self, step: Event) -> list[ast.AST]:
-        """Return the nodes of the gradients that a step gets as arguments, directly or through variables."""
         nodes: list[ast.AST] = []
         parts = [*step.call.args[:1], *(each.value for each in step.call.keywords if each.arg == "grads_and_vars")]
         for function, call in (*step.calls, (None, step.call)):
@@ -166,7 +164,7 @@ class Timeline:
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has a name like a clip.
 
-        A method `clip_` must get parameters, because tensors also have a method `clip_`.
+        A call of `clip_` must have parameters as an argument. The method `clip_` of a tensor does not clip gradients.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
@@ -239,8 +237,8 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
-    """Return an event of a called function. If the optimizer is a parameter of the function, use the argument of the
-    call."""
+    """Convert an event inside a function to an event of the caller. If the optimizer is a parameter of the function,
+    use the argument of the call."""
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)
     owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"

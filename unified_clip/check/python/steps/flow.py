@@ -37,7 +37,7 @@ class Flow:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of an expression, and the nodes of each value that a variable in the expression can have."""
+        """Yield the nodes below `node`, and the nodes below the values of the variables in `node`."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
@@ -48,10 +48,11 @@ class Flow:
                 waiting += values
 
     def values(self, read: ast.AST) -> list[ast.expr]:
-        """Return the expressions whose value a variable might have when `read` runs.
+        """Return each expression that might be the value of the variable `read`.
 
-        If several assignments surely run before the read, use the last assignment. In a loop, also use later
-        assignments. If the function assigns nothing to the variable, use all assignments in the file.
+        Of the assignments that always run before `read`, use the last one. In a loop, an assignment below `read` also
+        counts, because the assignment runs before the next iteration. If the function assigns nothing to the variable,
+        use all assignments in the file.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
@@ -127,12 +128,12 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """For each place of a value, return the calls and conditional expressions that get the value.
+        """Follow a value through the code, and return the calls and conditional expressions that use the value.
 
-        A place is the expression `node`, or a call of a function that returns the value. The search follows variables,
-        and items of a tuple, list or dict.
+        The keys are `node`, and each call of a function that returns the value. The search follows variables, and items
+        of a tuple, list or dict.
 
-        ends: Returns whether the search stops at a node.
+        ends: The search stops at a node if `ends(node)` is True.
         """
         reads, returned = {node: node}, dict[ast.expr, ast.expr]()
         users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}
@@ -203,7 +204,7 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the path to the followed value inside `outer`. If `outer` selects a different value, return None."""
+    """Return the indices and keys that lead to the value inside `outer`, or None if `outer` selects another item."""
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
             return ()
@@ -220,7 +221,6 @@ def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
 
 
 def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
-    """Yield each variable to which `outer` assigns the followed value, and the path to the value."""
     if isinstance(outer, ast.Assign):
         for target in outer.targets:
             yield from _holders_of(target, inner.get(outer.value, ()))

@@ -34,7 +34,7 @@ PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precisi
 
 
 def check(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if a clip surely gets scaled gradients.
+    """Raise ConfigError if a clip always runs on scaled gradients.
 
     Gradients are scaled between scaler.scale(loss).backward() and scaler.step(...), unless code calls scaler.unscale_.
     """
@@ -52,10 +52,10 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Find clips of gradients that Accelerate might have scaled, and return the reason for each place of a clip.
+    """Find clips of gradients that might be scaled by Accelerate. Return the place of each clip, and the reason.
 
-    With mixed precision fp16, `accelerator.backward` scales gradients, and `accelerator.clip_grad_norm_` unscales the
-    gradients again.
+    With fp16, `accelerator.backward` scales the gradients. `accelerator.clip_grad_norm_` removes the scale before the
+    clip.
 
     files: The mixed precision in each Accelerate configuration file, by file name.
     """
@@ -109,10 +109,7 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """Yield each clip, the events before the clip, and the events between the clip and the next backward pass.
-
-    Events in other branches of the same `if` are listed before the clip.
-    """
+    """Yield each clip, the events before the clip, and the events between the clip and the next backward pass."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             inner = timeline.of_callees(event.call) if event.kind == "clip" else []
@@ -131,7 +128,6 @@ def _is_by(scaler: str, step: ast.Call) -> bool:
 
 
 def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call], bool]) -> ast.Call | None:
-    """If a clip surely gets scaled gradients, return the backward pass that computes the gradients, else None."""
     for event in reversed(before):
         if event.excludes(clip):
             if event.kind == "unscale" and _depends_on_precision(event, clip):

@@ -1,5 +1,3 @@
-"""Find code that trains: code that builds an optimizer, or makes an optimizer's steps."""
-
 from __future__ import annotations
 
 import ast
@@ -33,11 +31,10 @@ class Training(NamedTuple):
     """What the code does, such as "builds an optimizer, optax.adamw"."""
 
     trainer: str = ""
-    """The class of a library that clips for all optimizers of the file, such as "speechbrain.Brain", or ''."""
+    """A library's class that clips for all optimizers of the file, such as "speechbrain.Brain", or ''."""
 
 
 def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
-    """Return the first code in a file that trains a model, or None."""
     source = source_of(path)
     if source is None:
         return None
@@ -117,9 +114,9 @@ def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _updated(flow: Flow, node: ast.AST) -> ast.expr | None:
-    """Return the parameter from which code subtracts the parameter's own gradient, or None.
+    """Return `w` for code such as `w -= lr * w.grad`, else None.
 
-    Code that adds the gradient is ignored, because it might change an input, as in an adversarial attack.
+    Code such as `x += x.grad` does not train a model. An adversarial attack changes the input in this way.
     """
     match node:
         case ast.AugAssign(op=ast.Sub(), target=target, value=value):

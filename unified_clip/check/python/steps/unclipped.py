@@ -45,7 +45,8 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line of the clip before a step. Return 0 if there is no clip, and None if the clip is unknown."""
+        """Return the line number of the clip of the gradients that a step uses. Return 0 if there is no clip, and None
+        if the clip is unknown."""
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:
@@ -74,8 +75,8 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """If a step gets clipped gradients as an argument, return the line of the clip. Return 0 or None as `clip_of`
-        does."""
+        """Return the line number of the clip in the gradient argument of a step. Return 0 if the argument has no clip,
+        and None if the clip is unknown."""
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
@@ -96,7 +97,7 @@ class _Steps:
 
 
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer step without a clip, if the file clips before another step.
+    """Return a `ClipUse` for each optimizer step without a clip. The list is empty if the file has no clip.
 
     `unclipped` is True if the gradients of the step are surely not clipped.
     """
@@ -123,10 +124,7 @@ def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
 
 
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
-    """Return a `ClipUse` for each step that has no known clip.
-
-    If the clip of a step is unknown, and the optimizer has another step with a clip, the step is left out.
-    """
+    """Return a `ClipUse` for each step that has no known clip."""
     owners = {each.owner for each in clipped}
     uses: dict[ast.Call, ClipUse] = {}
     for event, line in judged:

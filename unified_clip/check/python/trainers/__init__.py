@@ -1,1 +1,1 @@
-"""Find the clips that a trainer in Python source leaves to another library."""
+"""Find clips that another library applies for a trainer, such as DeepSpeed for Trainer."""
