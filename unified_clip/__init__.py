@@ -66,12 +66,13 @@ def __getattr__(name: str) -> Any:
 
 
 def native_available(in_graphs_of: str | None = None) -> bool:
-    """Return whether eager clips, or clips in compiled graphs, use the compiled kernels on a CPU.
+    """Return whether clips on a CPU use the compiled kernels.
 
-    Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. In compiled graphs
-    without kernels, the framework's operations compute the norm, and the last bit of the norm can differ.
-    `docs/contract.md` lists the compiled graphs without kernels. Graphs of Paddle's `to_static` use the kernels only
-    with UNIFIED_CLIP_GRAPH=kernels, even if this function returns True.
+    Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs without
+    kernels compute the norm by operations of the framework. The last bit of this norm can differ from the last bit of
+    an eager clip's norm. `docs/contract.md` lists the compiled graphs without kernels. For graphs of Paddle's
+    `to_static`, set UNIFIED_CLIP_GRAPH=kernels, too. Without this setting, these graphs do not use the kernels,
+    although the function can return True.
 
     Args:
         in_graphs_of: The framework whose compiled graphs the function checks: "torch", "tensorflow", "paddle", "jax",

@@ -1,6 +1,6 @@
 """Register `entry.run` with compilers of Python code, such as `torch.compile`, when a program imports them.
 
-`entry.run` runs the body of every public function. `torch.compile` can trace this body only after the registration.
+`entry.run` runs the body of every public function. Without the registration, `torch.compile` cannot trace `entry.run`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""For each package, the name of the backend that supports tensors of the package. To add a framework, add an entry."""
+"""To add a framework, add an entry."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:

@@ -1,7 +1,5 @@
-"""Make text safe to print, such as names of tensors, paths and messages of workers.
-
-Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters. Each
-command passes its complete output to `safe` once.
+"""Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters.
+Each command passes its complete output to `safe` once.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
+    r"""Return text in which escape sequences replace control characters and invisible characters.
 
     Dicts and lists are escaped item by item, and tuples become lists.
 
@@ -97,7 +95,7 @@ def _print(text: str) -> None:
 def flush_or_discard() -> None:
     """Flush stdout and stderr, and discard output that cannot be written.
 
-    Without this call, Python would flush at its exit. If the flush failed, the exit status would be 120.
+    Without this call, Python would flush at its exit. A failed flush at the exit gives the exit status 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -114,8 +112,6 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     """Return text in a style, such as BOLD, if the stream is a terminal with colours. The default stream is standard
     error.
-
-    The environment variables NO_COLOR, FORCE_COLOR and TERM have the same effect as in rich.
     """
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 

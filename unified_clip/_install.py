@@ -50,10 +50,7 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """Return the address of a repository and its commit, or the address of an archive.
-
-    `source` is a record of PEP 610.
-    """
+    """`source` is a record of PEP 610."""
     address = str(source["url"])
     if version_control := source.get("vcs_info"):
         address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"

@@ -22,8 +22,8 @@ MAX_ENTRIES = "UNIFIED_CLIP_MAX_ENTRIES"
 
 DEFAULT_BYTES = 4 * 2**30
 DEFAULT_RATIO = 100
-"""By default, the tensors of a file can take DEFAULT_RATIO times the size of the file, but at least DEFAULT_BYTES are
-allowed.
+"""The default limit for the tensors of a file, divided by the size of the file. The limit is never below
+DEFAULT_BYTES.
 """
 
 DEFAULT_SECONDS = 600.0
@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """NumPy itself would read a header of up to 4 GiB before the check of the length."""
+    """NumPy reads up to 4 GiB of a header before NumPy checks the length."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that moves a progress bar. The arguments are the name of the bar, and the number to add."""
+"""A function that moves a progress bar. The function gets the name of the progress bar, and adds a number to the count
+of the bar.
+"""
 
 
 def unseen(name: str, count: int) -> None:

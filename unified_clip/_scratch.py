@@ -1,4 +1,4 @@
-"""Temporary directories, which are removed even if their process is killed."""
+"""Temporary directories of processes. If a process is killed, a later process of the user removes the directory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ LOCK = ".lock"
 
 
 class Scratch:
-    """A temporary directory. The user's next process removes the directory of a killed process."""
+    """A temporary directory."""
 
     def __init__(self, purpose: str) -> None:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """The file descriptor of the lock, which workers inherit. The value is None if the file system has no locks."""
+        """The file descriptor of the lock. Workers inherit the descriptor. The value is None if the file system has no
+        locks.
+        """
 
     def __enter__(self) -> Self:
         return self

@@ -32,7 +32,9 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""Powers with a larger exponent and whole numbers with more digits are not computed, because they take too long."""
+"""The largest exponent of a power, and the largest number of digits of a whole number. Above these limits, the
+evaluation would take too long.
+"""
 
 Target = ast.Name | ast.Attribute
 

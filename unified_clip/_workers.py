@@ -88,12 +88,12 @@ class Exit:
 class Worker:
     """A process that can import this package. The process starts at once, and ends with the `with` block.
 
-    The worker has its own session. The end of the worker also ends all processes of the session.
+    The worker has its own session. When the worker ends, all processes of the session end.
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. If the worker has another interpreter, a copy of the package is written to
-            this directory.
+        scratch: A directory for the worker. If the worker's interpreter is not the interpreter of this process, a copy
+            of the package is written to this directory.
         sees_gpus: Whether frameworks in the worker can find GPUs. By default, frameworks run on the CPU.
     """
 
@@ -163,9 +163,7 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the current calls of a hung worker.
-
-        The worker reports its calls when it gets a signal. If the worker did not call `prepare`, the signal ends the
+        """The worker reports its calls when it gets a signal. If the worker did not call `prepare`, the signal ends the
         worker.
         """
         if not hasattr(os, "killpg"):
@@ -190,7 +188,7 @@ class Worker:
 
 
 def _calls_of_fatal_error(report: Sequence[str]) -> str:
-    """Return the calls of the thread that crashed. In faulthandler's report, this thread can be the last thread."""
+    """Return the calls of the thread that crashed."""
     starts = [number for number, line in enumerate(report) if line.startswith("Current thread")]
     if not starts:
         return ""
@@ -239,10 +237,10 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
-    The directory that contains this package comes last, so that other packages in the directory do not hide the user's
-    packages. But if `PYTHONPATH` contains another copy of this package, the directory of this package comes first. If
-    `python` is a different interpreter, it gets a separate copy of this package. A different interpreter must not
-    import the remaining packages in the directory.
+    The directory of this package comes last. Other packages in this directory then do not hide packages of the user.
+    But if `PYTHONPATH` contains another copy of this package, the directory of this package comes first. If `python` is
+    a different interpreter, it gets a separate copy of this package. That interpreter must not import other packages of
+    this process.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

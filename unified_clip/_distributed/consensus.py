@@ -29,8 +29,8 @@ from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""A tag identifies the collective of a rank. The sum or the maximum of the tags equals `tag * size` only if every rank
-has sent the same tag.
+"""A tag identifies the collective of a rank. If the tags of two ranks differ, the result of the all-reduce differs from
+`tag * size`.
 """
 
 CHECKED = 5 + 3 * PIECES
@@ -46,7 +46,7 @@ class Call:
     """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments that must be equal on all ranks. The value None means that the caller did not pass the argument."""
+    """The value None means that the caller did not pass the argument."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
@@ -55,8 +55,8 @@ class Call:
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
-    """A (gradient, function) tuple for each gradient that is assumed to be a copy on every rank. The function returns
-    the checksum of the gradient.
+    """A (gradient, function) tuple for each assumed copy. An assumed copy is a gradient that should be equal on all
+    ranks. The function returns the checksum of the gradient.
     """
 
     checksum: int = 0
@@ -103,9 +103,7 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the call's parameters, if the norm can stay on the group's device. If the host reads the norm,
-        the digest is 0.
-        """
+        """A digest of the call's parameters. If the host reads the norm, the digest is 0."""
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(
@@ -227,10 +225,7 @@ class Consensus:
         return self.all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Return the digests that the next collective compares.
-
-        The first collective of a call also increments the number of calls.
-        """
+        """Return the digests that the next collective compares."""
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:
@@ -272,7 +267,6 @@ class Consensus:
         return sums
 
     def _agree(self, can_all_stay: bool, dtype: str) -> None:
-        """Store whether later norms of the same parameters stay on the device."""
         if self.parameters:
             agreement = on_device.Agreement(dtype, self._terms.length if self._terms else 0)
             on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
@@ -297,7 +291,6 @@ class Consensus:
         return [self._call.counted, *map(int, flags), *summands, int(self._can_stay), int(stays)]
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
-        """Raise ValueError on all ranks if a rank has rejected the call, or if ranks make different calls."""
         tags, rejected, compared = reduced[0], reduced[1], reduced[2:]
         length = len(compared) // 3
         digests = [compared[start : start + length] for start in range(0, len(compared), length)]
@@ -355,7 +348,7 @@ class Consensus:
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
     """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
 
-    find_groups: A function that returns the process groups whose ranks wait.
+    find_groups: A function that returns the process groups of the waiting ranks.
     """
     if hasattr(error, "raises_alone"):
         return

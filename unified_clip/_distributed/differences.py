@@ -1,5 +1,3 @@
-"""The message of the error that every rank raises if calls differ between ranks."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

@@ -60,7 +60,7 @@ class NormGroup(NamedTuple):
     label: str | None = None
     """The name and the shape of the parameter. The ranks of `groups` compare this text.
 
-    None means that the ranks do not compare the parameter.
+    If the label is None, the ranks compare no text.
     """
 
 
@@ -117,7 +117,7 @@ def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iter
 
     Each parameter has a list of groups. The function first yields the first group of each parameter, then the second
     group of each parameter, and so on. All ranks yield their groups in the same order, even if the ranks list the
-    parameters in different orders. Otherwise, ranks could wait for each other in different groups.
+    parameters in different orders. Ranks with different orders would wait for each other forever.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The integers that ranks send. Sums or maxima of these integers show whether digests match."""
+"""The integers that ranks send."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from .._core.exact import UNIT, WORDS, Accumulator
 from .digests import PIECES, split
 
 Sum = tuple[Accumulator, str]
-"""(a sum of |g|**p, the dtype of the norm). The norm is the root of the sum."""
+"""The accumulator has the sum of |g|**p. The string is the dtype of the norm. The norm is the root of the sum."""
 
 
 def summands(digest: int | None) -> list[int]:
     """Return integers for a sum over ranks. The sums show whether the digests of all ranks match.
 
-    The list contains the number 1, the pieces of the digest, and the square of each piece. A rank without a digest
-    sends zeros.
+    The list contains the number 1, the pieces of the digest, and the square of each piece.
     """
     if digest is None:
         return [0] * (1 + 2 * PIECES)
@@ -35,10 +34,9 @@ def equal_summands(reduced: Sequence[int]) -> bool:
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return integers for a maximum over ranks. The maxima show whether the digests of all ranks match.
+    """Return this rank's integers for an all-reduce with MAX. The maxima show whether the digests of all ranks match.
 
-    The list contains the number 1, the pieces of the digest, and each piece with a minus sign. A rank without a digest
-    sends numbers that do not change the maxima.
+    A rank without a digest sends numbers that do not change the maxima.
     """
     if digest is None:
         return [0, *[-(2**16)] * (2 * PIECES)]

@@ -35,7 +35,6 @@ class LocalShards(ABC):
     """Whether placements make this rank the owner of at least one gradient."""
 
     _has_counted = False
-    """Whether a call of `norm` has already called `counted`."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
@@ -55,7 +54,7 @@ class LocalShards(ABC):
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         """Return the local tensors that this rank owns.
 
-        Exactly one rank owns each element.
+        Each element has exactly one owner rank.
         """
 
     @abstractmethod
@@ -71,7 +70,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def replicas(self, indices: Sequence[int]) -> list[Replica]:
-        """Return the gradients that also have copies on other ranks. Placements or the caller declare the copies."""
+        """Return the gradients that also have copies on other ranks."""
 
     @abstractmethod
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
@@ -99,9 +98,9 @@ class LocalShards(ABC):
         return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that ranks sum later.
+        """Return the sets of `Partial` gradients that are not in the result of `counted`.
 
-        The last call of `counted` left out these gradients, because ranks must first agree on the layouts.
+        The ranks compare the layouts before a collective sums these gradients.
         """
         return []
 
@@ -120,7 +119,9 @@ class LocalShards(ABC):
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients for a norm on the device. Return None if the host sums these gradients."""
+        """Return the `Partial` gradients if the norm stays on the device. Return None if the host sums these
+        gradients.
+        """
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
@@ -204,7 +205,7 @@ class LocalShards(ABC):
 
     @property
     def declares_owners(self) -> bool:
-        """Whether `ownership` contains "distinct" or a function. Ranks can then have different parameters."""
+        """Whether `ownership` contains "distinct" or a function."""
         return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
 
     @property
@@ -216,7 +217,7 @@ class LocalShards(ABC):
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
         """Sum `Partial` gradients over ranks.
 
-        Return (sums of the gradients that this rank owns, sums of all `Partial` gradients).
+        The first result includes the gradients that this rank owns. The second result includes all `Partial` gradients.
         """
         own = self.owned_terms()
         sums = self.sum_terms()
@@ -250,7 +251,9 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (the dtype of a gradient, a digest of its stored rows). The digest is None for a dense gradient."""
+        """Return (the dtype of a gradient, a digest of the rows that a sparse gradient stores). The digest is None for
+        a dense gradient.
+        """
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
@@ -318,8 +321,8 @@ def _all_reduce(
 ) -> None:
     """Replace this rank's sums by the sums over all ranks. The keys of `sums` are indices in `norm_groups`.
 
-    If calls differ in one process group, reject the call in all later groups. Otherwise, the ranks of later groups
-    would wait.
+    After an error in one process group, send the error to all later groups. Otherwise, the ranks of later groups would
+    wait.
     """
     difference: ValueError | None = None
     for group, positions in by_group(norm_groups, list(sums)):

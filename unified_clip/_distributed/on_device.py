@@ -1,7 +1,7 @@
 """Keep the norm of a process group on the GPUs, so that no rank waits for its GPU.
 
-At the first call with a new list of parameters, the host reads the norm. In this call, the ranks also agree whether
-later norms stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
+At the first call with a new list of parameters, the host reads the norm. This first call decides whether the norms of
+later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
 error. The host reads the result of the comparison only at the next call, so the host does not wait for queued work.
 """
 
@@ -20,16 +20,13 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""The index of two flags among the integers of the first all-reduce.
+"""The position of two flags in the list of integers that the first all-reduce sums.
 
 The first flag is true if norms can stay on this rank's GPU. The second flag is true if this norm stays on the GPU.
 """
 
 TAGS = FLAGS + 2
-"""The index of the tag among the integers.
-
-After the tag, the list contains a flag for a rejected call, and digests.
-"""
+"""The position of the tag in the same list."""
 
 TAG = 1
 """The tag of a sum, which is equal to `consensus.ADDS`."""
@@ -57,7 +54,7 @@ class NormOnDevice(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The `Partial` gradients of a call. Each rank of the process group has a partial sum of these gradients."""
+    """The `Partial` gradients of a call."""
 
     values: Sequence[Tensor]
     length: int
@@ -65,9 +62,7 @@ class Terms(NamedTuple):
     """A function that returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """A function that converts the sum over all ranks to gradients. Each rank adds its result of `flatten` to
-    the sum.
-    """
+    """A function that converts the sum back to gradients. Each rank adds its result of `flatten` to the sum."""
 
     owned: Sequence[int]
     measure: Measure
@@ -82,7 +77,7 @@ class NormRequest(NamedTuple):
 
     dtype: str
     terms: Terms | None
-    """The `Partial` gradients, which are not in `tensors`."""
+    """The `Partial` gradients. `tensors` does not include these gradients."""
 
 
 class Agreement(NamedTuple):
@@ -92,22 +87,21 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""The agreements of each process group. The keys of the inner dict are digests of lists of parameters."""
+"""The keys of the inner dict are digests of lists of parameters."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
-"""For each process group, the number of the last call and the values that the ranks compared in this call."""
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
-    """Return the dtype of a norm that stays on the device. If the ranks have not agreed on such a norm, return None."""
+    """Return the dtype of a norm that stays on the device. Return None if the host reads the norm."""
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype
 
 
 def most_terms(group: Any) -> int:
-    """Return the largest number of `Partial` elements among the agreements of a process group.
+    """Return the largest number of `Partial` elements that a call in a process group can have.
 
-    The ranks can pass different lists of parameters by mistake, so all calls sum the same number of elements.
+    Every call sums this number of elements, because ranks can pass different lists of parameters by mistake.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 
@@ -127,10 +121,7 @@ def store(group: Any, number: int, added: Deferred | None) -> None:
 
 
 def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
-    """Raise ValueError on all ranks if the last calls of the ranks differ.
-
-    message: A function that returns the warning for a rank that waits long.
-    """
+    """Raise ValueError on all ranks if the last calls of the ranks differ."""
     if group not in _UNREAD:  # for example None, the key of Paddle's default group
         return
     number, added = _UNREAD.pop(group)

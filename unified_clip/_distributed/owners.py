@@ -38,7 +38,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 def undeclared(message: str) -> ValueError:
     """Return a ValueError about unknown ownership. This error is not sent to other ranks.
 
-    Sending an error is a collective, and other ranks might not take part in this call.
+    The other ranks might never start the collective that would send the error.
     """
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]

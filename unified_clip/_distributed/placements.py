@@ -38,15 +38,15 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_sharded(self, tensor: Any) -> bool:
-        """Return whether a tensor has a mesh and placements. All other tensors are called plain."""
+        """Return whether a tensor has a mesh and placements. A tensor without a mesh is called a plain tensor."""
 
     @abstractmethod
     def ranks(self, tensor: Any) -> Ranks:
-        """Return the ranks of a tensor's mesh. All tensors on the same mesh get the same object."""
+        """Return the ranks of a tensor's mesh. Two tensors on one mesh get the same `Ranks` object."""
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether this rank is the first rank on the mesh with its elements.
+        """Return whether no earlier rank on the mesh has the same elements as this rank.
 
         `Partial` is treated like `Replicate`.
         """
@@ -55,7 +55,7 @@ class DistributedGradients(LocalShards):
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
         """Return False if an earlier rank in a process group has the same elements as this rank, else True.
 
-        `Partial` is treated like `Replicate`. Return None if elements of the tensor might be missing in the group.
+        `Partial` is treated like `Replicate`. Return None if an element of the tensor might be on no rank of the group.
         """
 
     @abstractmethod
@@ -96,8 +96,8 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """A key for each gradient. Gradients with equal keys have the same mesh and placements. None means that there
-        is no key.
+        """A key for each gradient. If the keys of two gradients are equal, their meshes and their placements are equal.
+        None means that there is no key.
         """
         return [None] * len(self._gradients)
 
@@ -110,12 +110,14 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank owns a plain tensor. If no attribute of the framework decides, return None."""
+        """Return whether this rank owns a plain tensor. Return None if the framework has no attribute that shows the
+        owner.
+        """
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return the ranks with a copy of a plain tensor. If the framework's attributes do not show these ranks, return
-        None.
+        """Return all ranks that have a copy of a plain tensor. If the framework's attributes do not show these ranks,
+        return None.
         """
         return None
 
@@ -186,7 +188,6 @@ class DistributedGradients(LocalShards):
         return copies if copies.number > 1 else None
 
     def _identities(self, indices: Sequence[int]) -> list[Hashable]:
-        """Return values that identify gradients on all ranks with copies: positions, names or lengths."""
         leaves = self._leaves
         if self.parameters is not None:
             return [leaves[at].position for at in indices]
@@ -225,7 +226,7 @@ class DistributedGradients(LocalShards):
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
         """Return whether a plain tensor is a complete gradient.
 
-        The caller's declaration decides. Without a declaration, shapes and meshes decide.
+        The caller's declaration decides.
         """
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:

@@ -56,7 +56,6 @@ class Ranks(Sequence[int]):
         return len(self) <= len(other) and self._is_within.get(other, lambda _: bool(other.has(self._array).all()))
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
-        """Return a boolean for each rank in an array: whether this sequence contains the rank."""
         ordered = self._sorted
         present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
         return present
@@ -64,7 +63,7 @@ class Ranks(Sequence[int]):
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
         """For each rank in an array, return the index of the rank in this sequence.
 
-        The sequence must contain all these ranks.
+        Each rank of the array must be in this sequence.
         """
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
@@ -79,7 +78,6 @@ class Ranks(Sequence[int]):
         return digest(self._array.tobytes())
 
     def key_within(self, other: Ranks) -> int:
-        """Return a digest of the indices of these ranks in the sequence `other`."""
         return self._keys_within.get(other, lambda _: digest(other.places(self._array).tobytes()))
 
     def within(self, other: Ranks) -> Ranks:
@@ -91,9 +89,10 @@ class Ranks(Sequence[int]):
 
 
 def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
-    """Return False if an earlier rank in a process group has the same elements of a tensor as `rank`, else True.
+    """Return whether `rank` has the first copy of its elements in a process group.
 
-    Return None if the group has ranks that are not on the mesh, or if elements of the tensor are missing in the group.
+    Return None if a rank of the group is not on the mesh. Also return None if an element of the tensor is on no rank of
+    the group.
 
     is_copied: For each dimension of the mesh, whether the ranks along the dimension have copies.
     """
@@ -108,7 +107,7 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 class KeptByIdentity(Generic[V]):
     """A cache that keeps a value while an object lives.
 
-    A value must not refer to its object. Otherwise, the object would never be freed.
+    The value must not contain a reference to the object. Otherwise, the object would never be freed.
     """
 
     def __init__(self) -> None:

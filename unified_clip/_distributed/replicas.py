@@ -1,7 +1,7 @@
 """Compare copies of a gradient between ranks: the replicas of HSDP, and copies that `ownership` declares.
 
-The ranks compare copies in the all-reduce of the norm. Suppose that n ranks have copies. The first of these ranks adds
-its checksum, multiplied by 1 - n. The remaining ranks add their checksums. If the copies are equal, the sum is 0.
+The ranks compare copies in the all-reduce of the norm. Suppose that n ranks have copies. The first rank that has a copy
+adds its checksum times (1 - n). The remaining ranks add their checksums. If the copies are equal, the sum is 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Replica(NamedTuple):
     label: str | None
     """The name and the shape of the gradient as text, or None if the shape is unknown.
 
-    The text is equal on all ranks with copies.
+    All ranks that have a copy of the gradient have the same text.
     """
 
     tensor: Tensor
@@ -38,7 +38,6 @@ class Replica(NamedTuple):
     """The number of copies, including the copy on this rank."""
 
     is_first: bool
-    """Whether this copy is the first copy. Exactly one copy is the first copy."""
 
     device: str = ""
     """The device of this copy, if this process has several copies."""
@@ -78,15 +77,14 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """A set of gradients. The same ranks have copies of all gradients in the set."""
+    """A set of gradients whose copies are on the same ranks."""
 
     key: int
-    """A number for the set, which is never 0. All ranks with copies compute the same number."""
+    """The identifier of the set, an integer other than 0. All ranks with copies compute the same number."""
 
     number: int
     is_first: bool
     content: int
-    """A digest of the gradients, which is equal for equal copies."""
 
     text: Callable[[], dict[str, Any]]
     """A function that returns texts for an error message, such as the `contents` of the gradients."""
@@ -139,10 +137,10 @@ class CopySet(Protocol):
 
 
 def summands(sets: Iterable[CopySet]) -> list[int]:
-    """Return integers whose sums over all ranks are 0 if the contents of all copies are equal.
+    """Return this rank's integers for an all-reduce. All sums are 0 if the copies of each set are equal.
 
-    Each digest includes the key of its set. Without the key, a rank that swaps the contents of two sets would remain
-    unnoticed.
+    The digest of a set includes the key of the set. Without the key, a rank that swaps the contents of two sets would
+    remain unnoticed.
     """
     sums = [0] * PIECES
     for replicas in sets:
@@ -217,7 +215,6 @@ def _describe(
 def _describe_set(
     copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str, exchange: Exchange
 ) -> str:
-    """Return a sentence that compares the two most frequent contents of a set."""
     most, differing = (text["contents"] for text in texts)
     compared = [{key: entry[1] for key, entry in entries.items()} for entries in (differing, most)]
     keys = [key for key in {**most, **differing} if compared[0].get(key) != compared[1].get(key)]
@@ -248,7 +245,6 @@ def _describe_number(
     noun: str,
     remedy: str,
 ) -> str:
-    """Return the error message if copies are equal, but the number of copies differs from the declared number."""
     wrong = [
         at for at, replicas in enumerate(sets)
         if sum(map(len, contents[replicas.key].values())) != replicas.number

@@ -1,8 +1,8 @@
 """Find gradients that have no owner rank.
 
-The first rank with a copy of a parameter owns its gradient. If the gradient is None on this rank, the norm lacks the
-gradient. To find this error, each rank computes digests of the gradients that have copies, and the all-reduce of the
-norm adds up the digests. If the sum is not 0, the ranks compare single gradients.
+The first rank with a copy of a parameter owns its gradient. If the gradient is None on this first rank, the norm does
+not include the gradient. To detect this case, the all-reduce of the norm adds up digests of the gradients that have
+copies. If the sum is not 0, the ranks compare the gradients one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class SharedSet(NamedTuple):
     key: Hashable
     number: int
     is_first: bool
-    """The fields `key`, `number` and `is_first` are the same as in `replicas.Copies`."""
 
     indices: Sequence[int]
     identities: Sequence[Hashable]
@@ -43,13 +42,12 @@ class SharedSet(NamedTuple):
 
     @property
     def content(self) -> int:
-        """A digest that is equal if all ranks with copies have the same gradients."""
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
         """Yield (number, place) for each gradient that has a place.
 
-        The number identifies the gradient in the process group. Gradients with the same identity get different numbers.
+        The number identifies the gradient in the process group.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
@@ -61,8 +59,8 @@ class SharedSet(NamedTuple):
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """A function that returns the place of a gradient. If the norm is right without the gradient, the result is
-    None.
+    """A function that returns where a gradient is in the call, as text for an error message. If the norm is right
+    without the gradient, the result is None.
     """
 
 

@@ -1,4 +1,4 @@
-"""Log a collective that waits long for other ranks. Some frameworks wait for half an hour, or forever."""
+"""Log a message if a collective waits long for other ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE = 60.0
 """After this number of seconds, a waiting rank logs a message."""
 
 REJECTION_PATIENCE = 10.0
-"""After this number of seconds, a rank that waits to send an error logs a message."""
+"""The same number of seconds for a collective that sends an error."""
 
 INTERVAL = 1.0
 """The number of seconds between two checks of the waiting calls."""

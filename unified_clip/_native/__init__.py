@@ -1,4 +1,5 @@
-"""The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` computes the same in NumPy.
+"""The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` has the same functions in
+NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
 installation. Suppose that the variable is not set, and that Python imports a clone without kernels. If an installed
@@ -40,8 +41,8 @@ def _load() -> ModuleType | None:
 def _warn_in_clone() -> None:
     """If the installed package has compiled kernels, warn that Python imported the clone instead.
 
-    With `PYTHONSAFEPATH`, Python finds the clone only if the user or a worker adds the clone to the search path. In
-    this case, there is no warning.
+    If `PYTHONSAFEPATH` is set, the user or a worker has added the clone to the search path. In this case, there is no
+    warning.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return
@@ -57,7 +58,6 @@ def _warn_in_clone() -> None:
 
 
 def _installed_kernels() -> Path | None:
-    """Find an installed copy of the package that has compiled kernels. Return its directory, or None."""
     try:
         files = metadata.files("unified_clip") or []
     except metadata.PackageNotFoundError:
@@ -70,4 +70,4 @@ def _installed_kernels() -> Path | None:
 
 
 KERNELS = _load()
-"""The extension module with the compiled kernels, or None if NumPy computes."""
+"""The extension module with the compiled kernels. If the value is None, NumPy replaces the kernels."""
