@@ -50,10 +50,7 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """Call the functions at `places` again, and set the field `second_call` of their results.
-
-    places: (framework, case name) of the results.
-    """
+    """places: (framework, case name) of the results."""
     cases = {case.name: case for case in suite.cases}
     results = {case.name: case.natives for case in report.cases}
     places = [place for place in places if not results[place[1]][place[0]].second_call]

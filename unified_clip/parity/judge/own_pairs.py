@@ -22,7 +22,6 @@ def compare(
     outcomes: Mapping[str, CallOutcome | None],
     frameworks: Mapping[str, Framework],
 ) -> list[OwnPair]:
-    """Return an `OwnPair` for every two frameworks for which the user has a function."""
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
     for left, right in combinations(own, 2):

@@ -202,7 +202,6 @@ def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dens
 
 
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """Return whether the clipped gradients are exact for a norm with an error that the contract allows."""
     if outcome.gradients is None or expected.gradients is None:
         return True
     if case.call.by_value:

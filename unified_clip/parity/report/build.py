@@ -16,10 +16,7 @@ from . import baseline, compared
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """Build the report of a run. By default, the field `baseline` is None.
-
-    fields: Values of other fields of `ParityReport`, such as `versions`.
-    """
+    """fields: Values of other fields of `ParityReport`, such as `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(

@@ -166,7 +166,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
 
 
 Item = Mapping[str, Any]
-"""A work item in job.json. The key `case` contains the name of the case."""
+"""A work item in job.json. The keys are `number`, `mode` and `case`."""
 
 Job = tuple[Mapping[str, Any], Sequence[Gradient]]
 """(case from job.json, gradients of the case)"""
