@@ -35,9 +35,9 @@ class Finding(ReportModel):
     kind: Kind
     """"drift": the clip differs from the configuration. The kind is also "drift" if the gradients are clipped twice, or
     if a clip is on in a file of `check.off`. "missing": `check.require` or `check.each` requires a clip, and the check
-    found no clip. The kind is also "missing" if a file of `check.explicit` gives no value to a clip key. The kind is
-    also "missing" if an optimizer has no clip although the file clips for another optimizer. "unknown": the effect of
-    the clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
+    found no clip. A file of `check.explicit` has this kind if the file gives no value to a clip key. An optimizer
+    without a clip has this kind if the file clips for another optimizer. "unknown": the effect of the clip cannot be
+    read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
     """The path of the file. The path is relative if the file is below the working directory."""

@@ -69,8 +69,8 @@ BY_DEFAULT = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets. A shell script can have several clips, but any other file has at
-    most one clip.
+    """Return the clips that a configuration file sets. The list can have several clips only for
+    a shell script.
 
     Return one clip of unknown effect if the check cannot read the file and the text names a clip.
 

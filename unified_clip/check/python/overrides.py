@@ -12,7 +12,7 @@ MAKERS = (
     "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
     "parse_file", "parse_obj", "parse_raw", "validate",
 )  # fmt: skip
-"""Methods that `ClipConfig` inherits from pydantic, and that create a configuration."""
+"""Methods of pydantic models that create a `ClipConfig`."""
 
 COPIES = ("model_copy", "copy")
 SETTERS = ("__setattr__", "setattr")

@@ -34,9 +34,9 @@ NOT_PASSED = (
 
 
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
-    """Mark a `ClipConfig` that this file does not use. The effect is unknown if no code can use the configuration.
+    """Set `unused` if this file does not use the configuration that `call` creates.
 
-    If this file does not use the configuration, set `unused`.
+    The effect of the clip is unknown if no code can use the configuration.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], usage.PASSES):

@@ -22,8 +22,8 @@ PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip.
 
-    Other files can use a variable of the module. For a variable of the module, raise the error if a second assignment
-    replaces the clip.
+    Other files can use a variable of the module, so an unused variable of the module is no error. A second assignment
+    before the first read is an error.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
