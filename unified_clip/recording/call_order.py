@@ -1,4 +1,4 @@
-"""Pair the clip calls of a step by gradients and settings, because two runs can clip in different orders."""
+"""Pair each clip call of one run with the clip call of the other run that has the same gradients and settings."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .rounding import PRODUCT, same
 from .runs import RecordedCall, RecordedRun
 
 MIN_SHARE = 0.5
-"""Two calls can be the same clip if at least this fraction of the gradients is in both calls."""
+"""The smallest fraction of common gradients at which a call of one run is paired with a call of the other run."""
 
 Likeness = Sequence[Sequence[float | None]]
 """A matrix of similarities: a row for each call of one run, and a column for each call of the other run.
 
-An entry is None if the two calls cannot be the same clip.
+An entry is None if the two calls cannot be paired.
 """
 
 
 class MissingCalls(NamedTuple):
-    """The clip calls that only one run makes in a step."""
+    """The clip calls of one run in a step that have no partner in the other run."""
 
     step: int
     is_first: bool
@@ -33,14 +33,12 @@ class MissingCalls(NamedTuple):
     """The calls of the same run and step that have a partner in the other run."""
 
     later: frozenset[int]
-    """The call pairs after the first missing call. The index 0 stands for the first call pair of this step."""
+    """The indices of the pairs of calls after the first missing call. The first pair of the step has the index 0."""
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
-    """Sort the calls of each step so that equal clips have the same position. Calls without a partner come last.
-
-    Return (a, b, calls that only one run makes). If the partners are ambiguous, the calls of the step keep their order.
-    """
+    """Sort the clip calls of each step so that both calls of a pair have the same position. Calls without a partner
+    come last."""
     by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
     for step in sorted(by_step[0].keys() & by_step[1].keys()):
@@ -56,10 +54,7 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return (sorted calls of `a`, sorted calls of `b`, missing calls).
-
-    If the calls should keep their order, return None.
-    """
+    """Return (sorted calls of `a`, sorted calls of `b`, missing calls)."""
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -95,7 +90,6 @@ def partners_of(
 
 
 def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the similarity of two calls, or None if the calls cannot be the same clip."""
     is_near = have_near_norms(call, other)
     share = _share(call, other, names)
     if share is None:  # no gradient was recorded
@@ -124,7 +118,6 @@ def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | Non
 
 
 def _named(call: RecordedCall, names: Names) -> list[str]:
-    """Translate the names of a call's gradients to names of the other run. Positions such as "0" are left out."""
     return [names.get(name, name) for name in call.parameters if not name.isdecimal()]
 
 
@@ -147,7 +140,6 @@ def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
 def _is_split(
     few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
 ) -> bool:
-    """Return whether the calls in `few` might also clip the gradients of `missing`."""
     own, paired, rest = (
         {name for call in calls for name in _named(call, known)}
         for calls, known in ((few, names), (others, {}), (missing, {}))
@@ -175,10 +167,8 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the partners with the greatest total similarity, as increasing indices.
-
-    If no partners have increasing indices, return None.
-    """
+    """Pair each call of one run with a call of the other run, in increasing order and with the greatest total
+    similarity."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

@@ -36,7 +36,7 @@ def make_namer(names: Any) -> Namer:
 
     names: The argument `names` of `record`, or a function that takes a `Leaf` and returns its name.
 
-    TypeError: `names` has another type, or a name is not a string.
+    TypeError: `names` has a wrong type, or contains a name that is not a string.
     ValueError: A list of names contains the same name twice.
     """
     names = as_mapping(names)
@@ -124,7 +124,7 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (dtype, copy of the gradient as an array)}. Sparse gradients are left out.
+    """Return {name: (dtype, copy of the gradient as an array)}. The dict does not contain sparse gradients.
 
     A complex gradient becomes a real array with a last axis of length 2, for the real and the imaginary part.
     """
@@ -149,8 +149,8 @@ class ClipEvent:
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
         """Record the clip. If the compiled graph cannot report values, record only the settings.
 
-        names: Maps the name of each gradient to its index. If `names` is None, record no norms of single gradients.
-        new: The names that no earlier call had.
+        names: Maps the name of each gradient to its index. If `names` is None, record no norms per gradient.
+        new: The names that the recording does not contain yet.
         """
         path, threshold = clip.path, clip.threshold
         self.path: Path | None = path
@@ -218,8 +218,8 @@ class ClipEvent:
         """Record the norm of each gradient and of its weight, with the `norm_type` of the clip. The default is the
         2-norm.
 
-        If a clip by value has the bounds -c and c, also record the largest absolute value. This value shows whether the
-        call clips.
+        For a clip by value from -c to c, also record the largest absolute value. This value shows whether the call
+        clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
@@ -330,7 +330,7 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Convert the groups of parameters in one call to lines of the recording.
 
-    Consecutive groups share a line if their settings are equal and the rule is per tensor or by value.
+    Consecutive groups share a line if they have the same settings and no total norm.
     """
     lines: list[dict[str, Any]] = []
     for fields in groups:

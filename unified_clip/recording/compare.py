@@ -42,11 +42,11 @@ class RecordingComparison:
     """Numbers that differ by up to this many units in the last place are treated as equal."""
 
     pairs: Sequence[CallPair]
-    """The calls of both runs that were compared."""
+    """The compared calls, in pairs of one call from each run."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The reported differences, each with its causes, in order of time. A difference is between clip calls or optimizer
-    steps.
+    """The reported differences, each with its causes, in order of time. A difference is between two clip calls or
+    between two optimizer steps.
 
     The mapping is empty if the runs are the same.
     """
@@ -55,7 +55,7 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first coefficients that differ because of different eps, and the cause.
+    """The first two coefficients that differ between the runs because of eps, and the cause.
 
     The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect on this
     field.
@@ -105,16 +105,17 @@ def compare(
         labels: Names of the two runs in printed sentences. If a label is None, the name of the file is used, with
             enough folders to distinguish the two files.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: A function that returns whether updates differ at or after a step. `verify` passes this function. If
-            the function returns False, different settings of the optimizers at the step are not reported. If you pass a
-            function, calls keep their recorded steps. Even large differences of weights can then count as noise.
+        has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
+            this function. If `has_effect` returns False for a step, different optimizer settings at this step are not
+            reported. If you pass `has_effect`, the calls keep the step numbers of the recordings. Even large
+            differences of weights can then count as noise.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
 
     Raises:
-        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. The runs have no
-            numbers to compare. A name in `names` is in neither run. Some keys of `names` belong to the first run, and
+        RunError: A file cannot be read, or is not a recording. A run contains no successful clip call. No number is in
+            both recordings. A name in `names` is in neither run. Some keys of `names` belong to the first run, and
             other keys belong to the second run.
 
     Example:
@@ -218,10 +219,10 @@ def _to_report(
 
     Only one divergence is reported for each pair of calls. This list gives the order of preference:
 
-    - the first divergence that exceeds accumulated rounding errors, or a coefficient that differs for its own reason
+    - the first divergence beyond accumulated rounding errors, or a coefficient that its norms do not explain
     - the first divergence that exceeds rounding
     - the first divergence
-    - the first divergence of each stage without numbers, such as the threshold
+    - the first divergence of each other stage, such as the threshold
 
     Rounding noise is reported only if nothing else differs. If calls without a partner remain, the result also
     contains a divergence "calls" with the index `len(pairs)`.
@@ -261,10 +262,6 @@ def _to_report(
 
 
 def _is_own_jump(divergence: Divergence, differences: Sequence[Divergence]) -> bool:
-    """Return whether the difference of a coefficient is too large to come from different norms.
-
-    differences: All divergences of the pair of calls.
-    """
     sizes = [each.ulps_at_its_size for each in differences if each.stage != "coefficient" or each.ulps is None]
     if divergence.stage != "coefficient" or divergence.ulps is None or not sizes or None in sizes:
         return False

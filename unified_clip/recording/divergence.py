@@ -49,16 +49,16 @@ class Divergence:
     """The distance of the two numbers. The unit is one ULP of a larger number.
 
     For a gradient, the unit is one ULP of the total norm. For a weight, the unit is one ULP of the largest norm that
-    the weight has had. For a coefficient, this field equals `ulps`. If only rounding noise changes a weight, the field
-    is 0.
+    the weight has had. For a coefficient, the unit is one ULP of the coefficient. If the difference of a weight comes
+    only from rounding noise, the field is 0.
     """
 
     is_noise: bool = False
-    """Whether all or some of the parameter's gradients are only rounding noise. See `NoiseTracker`."""
+    """Whether at least a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
 
 
 class Agreement(ReportModel):
-    """The agreement of both runs at one stage, over all steps: their first and their greatest difference."""
+    """The first and the greatest difference between two runs at one stage, over all steps."""
 
     stage: str
     compared: int
@@ -66,14 +66,14 @@ class Agreement(ReportModel):
     greatest_ulps: Real
     greatest_relative: Real
     greatest_at_step: int | None
-    """The step of the largest difference in ULP, or null if all numbers are equal."""
+    """The step of the largest difference in ULP, or null if both runs have equal numbers at this stage."""
 
     beyond_rounding_at_step: int | None
     """The first step at which numbers differ by more than 64 ULP, or null if no step has such a difference."""
 
     noise: list[str]
-    """The parameters whose numbers differ only by rounding noise. All other fields ignore the parameters in this
-    list."""
+    """The parameters whose numbers differ only by rounding noise. The differences in the other fields do not include
+    these parameters."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class DivergencePoint:
     def cause(self, kind: CauseKind, sentence: str, run: RecordedRun | None = None) -> Cause:
         """Return a cause whose sentence begins with "RUN differs from OTHER:".
 
-        If `run` is None, RUN is the second run.
+        RUN is the name of `run`. The default is the second run.
         """
         run, other = (self.a, self.b) if run is self.a else (self.b, self.a)
         return Cause(kind, f"{run.name} differs from {other.name}{'' if sentence[:3] == 'as ' else ':'} {sentence}")
@@ -115,17 +115,17 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """For each pair of calls, yield its divergences. A divergence comes before its consequences.
+    """For each pair of calls, yield its divergences. The divergences of a pair are in the order of the stages, so that
+    causes come before consequences.
 
-    max_ulp: Numbers that differ by up to this many ULP agree. If `max_ulp` is at least ROUNDING, all rounding noise
-        agrees.
+    max_ulp: Numbers that differ by up to this many ULP agree. If `max_ulp` is at least ROUNDING, rounding noise is not
+        yielded.
     """
     for differences in _all_divergences(pairs, max_ulp):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
 
 
 def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
-    """Return the parameters that differ by more than `max_ulp` and have only rounding noise as gradients."""
     every = (each for differences in _all_divergences(pairs, max_ulp) for each in differences)
     return list(dict.fromkeys(str(each.parameter) for each in every if each.is_noise))
 
@@ -179,9 +179,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is a name from call a. If the numbers have no names, the parameter is "position N". If the call has
-    only one number, the parameter is None. If the calls have different dtypes, the numbers are rounded to float32.
-    Coefficients are rounded to float32 unless both calls are in float64.
+    The parameter is a name from call a. If the numbers have no names, the parameter is "position N". If the number
+    belongs to all gradients, such as a total norm, the parameter is None. If the calls have different dtypes, the
+    numbers are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -191,10 +191,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 
 
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
-    """Yield (parameter, coefficient in call a, coefficient in call b) if only one of the coefficients is known.
-
-    Calls that possibly changed no gradients are left out.
-    """
+    """Yield (parameter, coefficient in call a, coefficient in call b) if only one of the coefficients is known."""
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
         if (a is None) != (b is None) and call.clipped:
@@ -248,7 +245,6 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the differences without a size, such as gradients that only one call has."""
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
     only_b = tuple(sorted(set(b.parameters) - set(pair.names.values())))
@@ -265,10 +261,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether the largest norm exceeds the threshold.
-
-    If the norm equals the threshold up to rounding, or if a number is unknown, return None.
-    """
+    """Return whether the largest norm exceeds the threshold."""
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None

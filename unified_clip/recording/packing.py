@@ -14,7 +14,8 @@ from .runs import Parameter, RecordedCall
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that are a single parameter in the other run. The norm is their combined norm."""
+    """Several parameters of one run that correspond to one parameter of the other run. The norm is their combined
+    norm."""
 
     parts: tuple[Parameter, ...]
 
@@ -25,11 +26,7 @@ JOINT = " + "
 def packed(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Join consecutive parameters of one call that are a single parameter in the other call.
-
-    Return (a, b, names of all pairs). If some parameters cannot be joined, or if a call clips per tensor, the calls
-    are unchanged.
-    """
+    """Join consecutive parameters of one call that correspond to a single parameter of the other call."""
     blocks = unpaired_blocks(a, b, names)
     is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
     if not is_one_norm and not all(_is_joined(a, left) or _is_joined(b, right) for left, right in blocks):
@@ -50,7 +47,7 @@ def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) 
 
 
 def elements(call: RecordedCall) -> float:
-    """Return the number of elements of all gradients of a call, or NaN if the number is unknown."""
+    """Count the elements of a call's gradients. If the number is unknown, return NaN."""
     sizes = [each.elements for each in call.parameters.values()]
     return math.nan if None in sizes or not sizes else float(sum(size or 0 for size in sizes))
 
@@ -72,7 +69,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """If the other run makes only one per-tensor clip call in a step, join the calls of the step.
+    """Join the calls of one run if the other run makes a single per-tensor call in the step.
 
     For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. A call can clip both biases by their total
     norm.
@@ -130,7 +127,8 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """If one call clips a sparse gradient, and the other call clips its stored rows, compare the norms of the rows.
+    """Compare two calls by the norms of stored rows if one call clips these rows, and the other call clips the sparse
+    gradient.
 
     TensorFlow clips a sparse gradient by the norm of its stored rows.
     """
@@ -182,10 +180,6 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """If `other` clips by the total norm of the stored rows, also use this total norm for `call`.
-
-    If the calls have different norms for exactly one gradient, `call` gets the norm from `other`.
-    """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):
         return call

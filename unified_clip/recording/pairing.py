@@ -21,7 +21,7 @@ from .rounding import same
 from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
 MOST_NEAR = 3
-"""The largest number of similar names in the error about an unknown name in --map."""
+"""The largest number of suggestions for an unknown name in --map."""
 
 Names = Mapping[str, str]
 """Maps the names of parameters in one run to their names in the other run."""
@@ -36,7 +36,8 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """One call of each run. Both calls have the same step, and the same position in the step."""
+    """A clip call of run a, and the matching clip call of run b. Both calls have the same step, and the same position
+    in the step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -47,16 +48,16 @@ class CallPair:
     gain: float = 0.0
     """The quotient lr / (1 - momentum) of an optimizer such as SGD. For any other optimizer, the gain is 0.
 
-    A gradient g moves the weight by `gain` * g over all later steps.
+    With momentum, one gradient g moves the weight by `gain` * g in total.
     """
 
     by_shape: bool = False
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
-    """Pair the calls of two runs in order. Stop at the end of a run, or when the steps of two calls differ.
+    """Pair the calls of two runs in order. Stop at the first pair of calls with different steps.
 
-    names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
+    names: Maps names in `a` to names in `b`. `match_parameters` pairs the parameters that are not in `names`.
     rate: The learning rate of all steps. If `rate` is None, use the recorded learning rates, or 0.
     """
     lines = zip(a.lines, b.lines, strict=False)
@@ -130,7 +131,6 @@ def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
 
 
 def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:
-    """Return whether only the numbers in names differ, for example because a `Sequential` has an additional layer."""
     positions = {name: index for index, name in enumerate(b)}
     moved = [name for index, name in enumerate(a) if positions.get(name, index) != index]
     has_numbers = all(any(map(str.isdecimal, re.split(r"[\W_]+", name))) for name in moved)
@@ -179,8 +179,9 @@ def match_parameters(
 ) -> Names:
     """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
 
-    Parameters are paired by `names`, then by equal names. If no names are equal, parameters of equal shapes are paired
-    in order. Positions such as "0" are not names. Shapes are compared without the order of their axes.
+    Pair parameters by `names` first, and then by equal names. If the calls have no common names, pair parameters with
+    equal shapes in the order of the calls. Positions such as "0" are not names. Shapes are compared without the order
+    of their axes.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -201,18 +202,18 @@ def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` with names of run a as keys and names of run b as values.
+    """Return `names` as a mapping from run a to run b.
 
-    If a name is unknown, or if some keys belong to run a and others to run b, return None.
+    If a name is unknown, or if the keys belong to different runs, return None.
     """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
 
 def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
-    """Return `names` with names of run a as keys and names of run b as values.
+    """Return `names` as a mapping from run a to run b.
 
-    RunError: A name is unknown, or some keys belong to run a and others to run b.
+    RunError: A name is unknown, or the keys belong to different runs.
     """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
@@ -240,7 +241,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """If one run clips in a loop, and the other run clips all gradients in one call, merge the calls of the loop.
 
-    If each call of the loop was counted as a step, the calls get the steps of the other run.
+    If the run with the loop counts each call as a step, use the step numbers of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
@@ -281,14 +282,12 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return the number of tensors in a clip per tensor or by value. For any other clip, return 0."""
     if line.rule == "value":
         return len(line.parameters)
     return len(line.norms()) if line.rule == "each" else 0
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Count the calls of a loop that clips the gradients of `line` one by one. If the number is unknown, return 0."""
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)
 
@@ -298,7 +297,8 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Count how many calls at the start of the list can be merged. Each call clips one gradient with equal settings."""
+    """Count how many calls at the start of the list can be merged. Each call must clip one gradient, with the same
+    settings as the first call."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -341,9 +341,9 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
 def orders_of(pair: CallPair) -> dict[str, str]:
     """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
 
-    The results are "same", "transposed", "reshaped", "rearranged" and "other". The result "rearranged" means that
-    the weights have the same elements in a different order. The result "other" means that no relation was
-    found. Weights without fingerprints are left out. Weights with different lengths of axes are also left out.
+    A result is "same", "transposed", "reshaped", "rearranged" or "other". The result "rearranged" means that the
+    weights have the same elements in a different order. The result "other" means that no relation was found. The dict
+    contains only weights with fingerprints, and with the same lengths of axes in both runs.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():

@@ -33,9 +33,9 @@ def record(
     `torch.nn.utils.clip_grad_norm_`. Calls inside `torch.compile` or `jit_compile=True` are not recorded.
 
     The file has a line of JSON for each call. `docs/recording.md` lists the fields of a line. On a CPU, the line is
-    written when the call returns. On a GPU, the line is written during a later call, when the device has computed the
-    norm. After a crash, all lines except the last one are readable. A recording changes no gradients and no results. If
-    the disk is full, the recording ends with a ClipWarning.
+    written when the call returns. On a GPU, a later call writes the line, after the device has computed the norm. After
+    a crash, all lines except the last one are readable. A recording changes no gradients and no results. If the disk is
+    full, the recording ends with a ClipWarning.
 
     Args:
         path: The file, which must not exist.
@@ -43,14 +43,15 @@ def record(
             of the weights are also recorded. Recording the norms reads all gradients once more.
         gradients_every: Every N steps, store the gradients before clipping as safetensors files beside `path`.
         names: The names of the parameters: a list of names in order, a dict of name to parameter, or a model with
-            `named_parameters()`. The names of a dict or model also apply to a plain list with one gradient for each
-            parameter, in order. If `names` is None, the recording uses the keys of dicts, the names in (name,
-            gradient) tuples, the parameter names of Paddle and TensorFlow, or positions.
+            `named_parameters()`. If a call gets a plain list of gradients, the names of a dict or model apply in order.
+            The list must have one gradient for each parameter. If `names` is None, the names come from the call: the
+            keys of a dict, or (name, gradient) tuples. Parameters of Paddle and TensorFlow also have names. Gradients
+            without a name get their position as a name.
         natives: Record the frameworks' own functions too.
 
     Returns:
-        The recording, a context manager. The attribute `step` counts calls, unless you set `step` or call
-        `next_step()`.
+        The recording, a context manager. By default, the attribute `step` counts calls. To count the steps of your
+        training, set `step` or call `next_step()`.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -58,7 +59,7 @@ def record(
         FileExistsError: The file exists when the `with` block begins.
         OSError: The file cannot be created when the `with` block begins.
 
-    Source: unified_clip; docs/recording.md describes every field.
+    Source: unified_clip. docs/recording.md describes every field.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -75,7 +76,7 @@ def record(
 
 
 class Recording:
-    """A recording of clip calls, which `record` returns. The recording writes a line to its file for each call."""
+    """A recording of clip calls, which `record` returns. Each call adds a line to the file."""
 
     records_forks = False
     stores_results = False
@@ -106,7 +107,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or 0 before the first call. You can set `step`, but not to a lower number."""
+        """The step of the last call, or 0 before the first call. You can set `step` to the same or a higher number."""
         return self._step
 
     @step.setter
@@ -178,7 +179,7 @@ class Recording:
         self._close()
 
     def after_fork(self) -> None:
-        """Close the recording in a forked process. The parent process owns the file and the pending lines."""
+        """In a forked process, close the recording. The parent process owns the file and the pending lines."""
         self._make_locks()
         self._pending.clear()
         self._waits.clear()
@@ -199,7 +200,8 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Store the gradients {name: (dtype, array)} before and after a call in two files, and write a line."""
+        """Write a line for a call, and store its gradients {name: (dtype, array)} before and after the call in two
+        files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
         with self._flushing:

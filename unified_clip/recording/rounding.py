@@ -18,7 +18,7 @@ NEAR = 4
 """Two norms are treated as equal if they differ by up to NEAR ULP. Each norm contains rounding errors."""
 
 PRODUCT = 1e-5
-"""The largest relative error if a clipped norm is computed as the product of the norm and the coefficient."""
+"""The largest relative error of a clipped norm that is computed as norm times coefficient."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -28,13 +28,14 @@ class Distance(NamedTuple):
     """The distance in ULP of float32, or in ULP of float64 if float32 cannot represent a number."""
 
     relative: float
-    """The difference, divided by the number with the larger absolute value."""
+    """The absolute difference of two numbers, divided by the larger absolute value of the two."""
 
 
 def distance(a: float, b: float) -> Distance:
     """Return the distance of two numbers.
 
-    The distance of two NaN is 0. If two different numbers are not both finite, the distance is inf.
+    The distance of two NaN is 0. If one number is infinite or NaN, and the other number is different, the distance is
+    inf.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
@@ -83,7 +84,7 @@ def needs_float64(*values: float) -> bool:
 def _place(value: float, wide: bool) -> int:
     """Return the position of a number in the sorted list of all float32 numbers. Zero has the position 0.
 
-    wide: Whether to use the list of all float64 numbers instead.
+    wide: Whether the list contains all float64 numbers instead of all float32 numbers.
     """
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

@@ -21,7 +21,7 @@ Key = tuple[int, str | None]
 class NoiseTracker:
     """Decides which numbers of two runs differ only by rounding noise.
 
-    Call `is_noise` for a pair of calls while `follow` yields the pair.
+    `follow` updates the state of the tracker. Call `is_noise` for a pair of calls before `follow` yields the next pair.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,10 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements, norm of the difference of both gradients) if the gradients are rounding noise.
+    """Return the number of elements that are rounding noise, and a bound for the norm of the difference between both
+    gradients.
 
-    If the gradients are not rounding noise, return (0, 0.0).
+    For a gradient above rounding noise, return (0, 0.0).
     """
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
@@ -75,9 +76,9 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return the largest norm that is treated as rounding noise: ROUNDING ULP of the total norm.
+    """Return the largest norm that counts as rounding noise. The norm is ROUNDING times one ULP of the total norm.
 
-    Return 0 if `norm_type` is below 1, because the total norm is then far above all norms.
+    With a `norm_type` below 1, the total norm is far above the norms of the gradients, and the result is 0.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:

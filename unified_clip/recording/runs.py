@@ -59,14 +59,14 @@ NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": lis
 
 
 class RecordedCall(Table):
-    """A line of a recording: a clip call, or one group of parameters if the call clips several groups."""
+    """A line of a recording about a clip call. A call with several parameter groups can have several lines."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     call: str
     framework: str | None = None
     rule: str | None = None
-    """The clip rule. "global" has one norm over all gradients, "each" has one norm per gradient, "slices" has one norm
-    per slice, and "value" has no norm."""
+    """The clip rule. "global" uses one norm of all gradients. "each" uses one norm for each gradient. "slices" uses one
+    norm for each slice. "value" uses no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
     """The threshold of the norm, or the bounds of a clip by value. None: the threshold is not a single number."""
@@ -83,8 +83,8 @@ class RecordedCall(Table):
     """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
 
     coef: Real | list[Real | None] | None = None
-    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", None for "value". A
-    coefficient is also None if no factor explains the results, or if the threshold is not a single number."""
+    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", None for "value". An
+    unknown coefficient is None, for example if no factor explains the results."""
 
     clipped: bool | None = None
     nan: int | None = None
@@ -92,7 +92,8 @@ class RecordedCall(Table):
     """`nan` is the number of NaN elements, and `inf` is the number of infinite elements. Unknown numbers are None."""
 
     seconds: Real | None = None
-    """The duration of the call on the host in seconds, or None inside a graph and for a framework's own function."""
+    """The duration of the call on the host, in seconds. The field is None in a graph, and for a framework's own
+    function."""
 
     parameters: dict[str, Parameter] = {}
     """The norms and shapes of the gradients, by name. The dict is empty if no norms were recorded."""
@@ -117,8 +118,8 @@ class RecordedCall(Table):
     """The number of sparse gradients that a framework's function clips."""
 
     watched: bool = False
-    """Whether the call is a call of a framework's own function. In recordings of `verify`, the coefficient of a watched
-    call is computed from the clipped gradients, and has their rounding errors."""
+    """Whether the recorded function belongs to a framework, not to unified_clip. In recordings of `verify`, the
+    coefficient of such a call is computed from clipped gradients with rounding errors."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
@@ -127,8 +128,8 @@ class RecordedCall(Table):
     """The norm that the caller passed, for example by `use_norm=`. `norm` is exact if the recording has norms."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm over the stored rows of sparse gradients, if a row is stored more than once. Functions that return no
-    norm clip by this norm."""
+    """The norm over the stored rows of sparse gradients. If each row is stored once, the field is None. If a
+    framework's function returns no norm, its coefficient follows from this norm."""
 
     after: str | None = None
     """The file with the gradients after the clip, for a watched call."""
@@ -166,7 +167,7 @@ class RecordedCall(Table):
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
-        """Return the norms from which the coefficients were computed. The results of `norms()` can be different."""
+        """Return the norms from which the coefficients were computed."""
         others = (self.passed_norm, self.returned_norm, self.stored_norm)
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
@@ -210,10 +211,10 @@ class OptimizerStep(Table):
     """The number of clip calls since the previous step. If calls are reported in order, the field is None."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients that were IndexedSlices with repeated rows, or None if the number is unknown."""
+    """The number of IndexedSlices that contain a row more than once, or None if the number is unknown."""
 
     losses: tuple[Real, ...] = ()
-    """The losses of the backward passes since the previous step, without loss scale."""
+    """The losses of the backward passes since the previous step. The losses do not contain the loss scale."""
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
@@ -248,7 +249,7 @@ class Header(Table):
     started: str
     norms: bool = False
     processes: tuple[RecordedProcess, ...] = ()
-    """The processes in the order of their ranks, if `unified-clip record` wrote the file."""
+    """The processes in the order of their ranks. Only files from `unified-clip record` have processes."""
 
 
 class RecordedRun(Table):
@@ -266,10 +267,10 @@ class RecordedRun(Table):
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of clip calls in the file. `lines` has fewer calls if the calls of a loop were merged."""
+    """The number of clip calls in the file. Merged calls of a loop are one call in `lines`."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
-    """The clip calls of the other processes, with a tuple for each process."""
+    """The clip calls of each process except the first process."""
 
     optimizer_steps: tuple[OptimizerStep, ...] = ()
     """The steps of optimizers in the first process, in order."""
@@ -277,7 +278,7 @@ class RecordedRun(Table):
     logged: tuple[LoggedNumbers, ...] = ()
 
     warnings: tuple[str, ...] = ()
-    """The messages of the ClipWarnings of all processes, without duplicates."""
+    """The messages of all ClipWarnings, without duplicates."""
 
 
 CHUNK = 1 << 20
@@ -287,7 +288,7 @@ CHUNK = 1 << 20
 def read(
     path: str | Path, name: str | None = None, advance: Callable[[int], None] = lambda chunks: None
 ) -> RecordedRun:
-    """Read a recording. An incomplete last line is left out.
+    """Read a recording. If the last line is incomplete, ignore the line.
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.
@@ -296,7 +297,7 @@ def read(
 
     Returns:
         The recording, with the clip calls, optimizer steps and logged numbers of the first process. The field `others`
-        contains the clip calls of all other processes.
+        contains the clip calls of each process except the first process.
 
     Raises:
         RunError: The file cannot be read, or is not a valid recording.

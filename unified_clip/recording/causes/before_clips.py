@@ -15,7 +15,6 @@ from ..runs import RecordedCall, RecordedRun
 from . import recurrent, size_hints, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
-"""Kinds of causes outside of the clip, for which reports advise where to look."""
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -111,7 +110,6 @@ def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, 
 
 
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """If the initial weights, or the orders of their elements, differ, return a cause."""
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
     if any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
@@ -137,12 +135,12 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """If a port does not transpose all weights correctly, return a cause.
+    """Return a cause if a port copies at least one weight with a wrong transpose.
 
     A port that transposes only the rectangular weights might forget the square weights.
 
-    orders: The order of each weight's elements in the second run: "same", "transposed", "reshaped" or "permuted". No
-        framework uses the order "permuted".
+    orders: Maps each weight to the order of its elements in the port: "same", "transposed", "reshaped" or "permuted".
+        No framework uses the order "permuted".
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
@@ -184,9 +182,9 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 
 
 def by_elimination(point: DivergencePoint) -> Cause | None:
-    """Return the cause that follows from the recorded weights. If no cause follows, return None.
+    """Return the cause that follows from the recorded weights.
 
-    If the weights agree and the gradients differ, the cause is the loss, the data, or weights that other calls clip. If
+    If both runs have equal weights but different gradients, the cause is the loss, the data, or a second network. If
     the gradients agree and the next weights differ, the cause is the optimizer.
     """
     if point.index >= len(point.pairs):
@@ -208,10 +206,6 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
 
 
 def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
-    """Return the cause if gradients differ although the weights of the same call agree.
-
-    The weights of other calls, such as those of a second network, can cause the difference.
-    """
     later, missing = _weights_of_other_calls(point, pair)
     for index, names in later.items():
         if cause := _other_weights(point, pair, index, names):
@@ -234,10 +228,6 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:
-    """Return a cause if the weights of the later call `index` differ.
-
-    Between the divergence and the later call, no step has changed these weights.
-    """
     later = point.pairs[index]
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
@@ -267,7 +257,6 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return ({index of a later call pair: names of its weights}, text about weights that were not recorded)."""
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""
     recorded = {name for line in point.a.lines for name in line.parameters}
@@ -292,14 +281,13 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether a run also clips other parameters in other calls, such as the parameters of a second network."""
+    """Return whether the run clips parameters that `line` does not clip, such as those of a second network."""
     own = {(name, tuple(each.shape)) for name, each in line.parameters.items()}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)
 
 
 def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
-    """Return whether both runs surely clear their gradients, or get new gradients, before a step."""
     both = [each for run in (a, b) for each in run.optimizer_steps if each.step == step]
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)
     if step <= begins or all(each.backward_calls is None for each in both):
@@ -309,7 +297,6 @@ def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
 
 
 def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
-    """Return sentences about rounding, such as settings that a framework rounds to float32, or ""."""
     steps = [run.optimizer_steps[0] for run in (point.a, point.b) if run.optimizer_steps]
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:

@@ -43,7 +43,7 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """If two calls with different eps have equal norms, return the largest divergence of their coefficients."""
+    """Return the largest divergence between two coefficients that come from equal norms and different eps."""
     total = max(map(total_norm, (pair.a, pair.b)))
     norms = list(numbers(pair, "norm"))
     if any(ulps_at(total, a, b) > ROUNDING for _, a, b in norms):
@@ -66,7 +66,6 @@ def _changes(norm: float, pair: CallPair) -> bool:
 
 
 def _explains(pair: CallPair) -> bool:
-    """Return whether the coefficients would agree up to rounding if both calls had the first call's eps."""
     own = [distance(a, b).ulps for _, a, b in numbers(pair, "coefficient")]
     with_eps = [distance(a, b).ulps for a, b in _with_eps_of_first(pair)]
     return bool(with_eps) and max(own, default=0.0) > ROUNDING >= max(with_eps)

@@ -19,13 +19,13 @@ BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
 """Stages of an optimizer step that happen before the clip, or that reveal a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""Stages whose numbers can differ because of different optimizer steps. Coefficients are left out, because norms and
+"""The stages with numbers that depend on earlier optimizer steps. The stage "coefficient" is missing, because norms and
 clip settings determine the coefficients."""
 
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""If a report contains a cause from a value, the report leaves out the cause in the key."""
+"""Maps a general cause to specific causes. A report with a specific cause does not contain the general cause."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """Causes that can follow from earlier differences between updates."""
@@ -34,9 +34,9 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 class Effect(Protocol):
-    """A function that returns whether updates differ at a step or later.
+    """A function that returns whether the updates of two runs differ, at `step` or at a later step.
 
-    With `at_once`, later steps are ignored.
+    If `at_once` is True, the function checks only `step`.
     """
 
     def __call__(self, step: int, *, at_once: bool = False) -> bool: ...
@@ -45,10 +45,7 @@ class Effect(Protocol):
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return all divergences of calls and of optimizer steps, each with its causes, in order of time.
-
-    If a cause of different clip calls explains a difference between optimizer steps, the difference is left out.
-    """
+    """Return all divergences of calls and of optimizer steps, each with its causes, in order of time."""
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
         steps = [each for each in steps if each.divergence.parameter != "weight_decay"]
@@ -59,7 +56,6 @@ def join(
 
 
 def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
-    """Remove the causes in CONSEQUENCES that come after the first difference between optimizer steps."""
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {
         divergence: [
@@ -78,13 +74,13 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences between optimizer steps. Differences without an effect on recorded norms are left out.
+    """Yield the differences between optimizer steps that have an effect on recorded norms.
 
-    An effect is a change of more than ROUNDING ULP. If the norms were not compared, all differences are yielded. If the
-    rules for momentum differ, but the next weights agree, the training code compensates for the difference. Then the
-    difference is left out.
+    An effect is a change of more than ROUNDING ULP. If the norms were not compared, all differences are yielded. A
+    difference between momentum rules is not yielded if the next weights agree, because the training code compensates
+    for the difference.
 
-    has_effect: The function to use instead of a comparison of norms. Differences before the clip do not use it.
+    has_effect: A function that returns whether a difference has an effect. If the function is None, compare the norms.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -119,10 +115,10 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """If the runs make different numbers of backward passes in a step, keep only one explanation of the step.
+    """Keep only one explanation of a step in which the runs make different numbers of backward passes.
 
     If the backward passes explain the factor between the gradients, remove the cause "scaled gradients". Otherwise,
-    keep the causes of the different gradients.
+    remove the explanation by backward passes.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]

@@ -1,4 +1,4 @@
-"""Find differences between the recurrent layers of Keras and of other frameworks, such as the order of gates."""
+"""Find differences between Keras' recurrent layers and the recurrent layers of other frameworks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both runs clip per tensor, and one run splits a tensor of the other run into several tensors.
+    """Return a cause if both runs clip per tensor, but divide the same weights into different tensors.
 
     For example, Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases.
     """

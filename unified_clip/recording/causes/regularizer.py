@@ -1,4 +1,4 @@
-"""Find weight decay that one run adds to the gradients before the clip, such as an L2 regularizer in the loss."""
+"""Find weight decay that one run adds to the gradients before the clip. An example is an L2 regularizer in the loss."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ EXACT, LOSS_ERROR = 1e-3, 1e-6
 """EXACT is the largest relative error of the regularizer. LOSS_ERROR is the largest relative error of the loss."""
 
 CLOSE = 1.5
-"""The norms give bounds for the weight decay. Both bounds must be within this factor of the weight decay."""
+"""The largest allowed factor between the weight decay of an optimizer and the bounds that the norms of the gradients
+give."""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """(norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight decay)."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has weight decay, but the gradients of the other run contain the weight decay.
+    """Return a cause if one run has weight decay in its optimizer, and the other run adds the weight decay to its
+    gradients.
 
-    Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount.
+    An L2 regularizer of c / 2 times the squared weights adds c times the weights to the gradients, like a weight decay
+    of c.
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
@@ -53,10 +56,6 @@ Shown = tuple[Sequence[str], Sequence[str], str]
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
-    """Find the weights with weight decay from the losses of a step.
-
-    If the losses show no weight decay, return None.
-    """
     if any(not each.losses or each.backward_calls not in (None, len(each.losses)) for each in (own, step)):
         return None
     loss, least = math.fsum(own.losses), math.fsum(step.losses)
@@ -73,10 +72,10 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
-    """Find the weights with weight decay from the norms. If the norms show no weight decay, return None.
+    """Bound the factor c of a gradient g + c w by the norms of g, w and g + c w. If the norms show no weight decay,
+    return None.
 
-    If c times a weight w is added to a gradient g, then c is between (|g + c w| - |g|) / |w| and (|g + c w| + |g|) /
-    |w|.
+    c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -108,12 +107,13 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """Describe the weight decay that one run adds to its gradients before the clip.
+    """Return the cause that the original or the port adds weight decay to its gradients before the clip.
 
     runs: The names of the original and the port.
     decays: The weight decay of each run's optimizer, or None if the weight decay is unknown.
-    is_first: True if the original adds the weight decay to the gradients, and False if the port adds the weight decay.
-    unknown: The names of small weights. Their gradients do not show whether the run adds weight decay.
+    is_first: Whether the original, and not the port, adds the weight decay to the gradients.
+    unknown: The names of weights that are about 0. For these weights, the gradients do not show whether the run adds
+        weight decay.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]

@@ -24,7 +24,7 @@ from . import before_clips, recurrent, regularizer, sequence
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
-"""The largest factor by which a loss scale or a sum over batches can multiply gradients."""
+"""The largest factor between the gradients of two runs that a loss scale or a sum over batches can explain."""
 
 RULES = {
     "global": "all gradients by their total norm",
@@ -40,9 +40,9 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that the recorded numbers at a divergence confirm.
+    """Return every cause that agrees with the recorded numbers at a divergence.
 
-    If the numbers confirm no cause, return a possible cause, such as "rounding that has grown", or [].
+    If no cause is confirmed, return a list with at most one possible cause.
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
@@ -143,7 +143,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
     """If the norms show missing, swapped or scaled gradients, return a cause.
 
-    floors: The limit of rounding noise in each run. Norms up to the limit are treated as 0.
+    floors: For each run, the largest norm that counts as rounding noise. Such norms are treated as 0.
     """
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
@@ -167,15 +167,12 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], flo
 
 
 def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
-    """Return the number in the sorted list `ordered` that equals `norm` up to rounding. Without such a number, return
-    `norm`."""
     index = bisect.bisect(ordered, norm)
     nearest = min(ordered[max(0, index - 1) : index + 1], key=lambda each: abs(each - norm), default=norm)
     return nearest if is_near(nearest, norm) or abs(nearest - norm) <= slack else norm
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
-    """For each norm, return a gradient with a single element, because the real gradients are unknown."""
     return [Dense("float64", np.array([norm])) for norm in norms]
 
 
@@ -207,7 +204,6 @@ def _rule(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
-    """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers."""
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, is_by_formula(a) and is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
@@ -236,7 +232,6 @@ def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """If only one run clips, but both norms are on one side of the threshold, return a cause."""
     if point.first.stage != "clipped":
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)

@@ -51,7 +51,7 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step. If the weights do not show which run does, return None."""
+    """Return the run that clips after its optimizer step."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which run it is. With other optimizers, all weights must have moved in the same direction.
     coefs = (pair.a.known_coefs(), pair.b.known_coefs())
@@ -111,7 +111,6 @@ def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again
 
 
 def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Again | None:
-    """If the call `line` clips the results of the call `before`, return the norms and the coefficient."""
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
     norms = [(before.norms()[0], line.norms()[0])]
@@ -161,7 +160,6 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
 
 
 def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls of a run clip the same gradient. Without names, the norms must be equal."""
     names = [{name for name in call.parameters if not name.isdecimal()} for call in (a, b)]
     return bool(names[0] & names[1]) if all(names) else have_near_norms(a, b)
 
@@ -246,7 +244,8 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     """If one run clips per tensor or per group, report the clip rule as the divergence.
 
-    A loop over parameters clips one gradient per call by its total norm. Therefore, both runs record the rule "global".
+    A loop over parameters makes one call for each gradient, with the gradient's norm as the total norm. Therefore, both
+    runs record the rule "global".
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":
@@ -261,7 +260,6 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
 
 
 def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[RecordedCall]:
-    """Return the calls of a run from the divergence up to the next step that has a backward pass."""
     rest = run.lines[point.index :]
     if not (rest and point.a.optimizer_steps and point.b.optimizer_steps):
         return rest
@@ -270,7 +268,6 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Collect the norms of calls until their 2-norm reaches `total`. Return the norms and the number of calls."""
     norms: list[float] = []
     combined = 0.0
     for calls, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""Advise what to compare first if the weights agree, but the gradients differ."""
+"""Advise what to compare first between two runs with equal weights and different gradients."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     If a signal ended the command, the same signal ends this process. If the command cannot be started, remove the file,
     and return NOT_FOUND or NOT_EXECUTABLE.
 
-    UsageError: The file or its directory of parts exists, or cannot be written.
+    UsageError: The file exists, or cannot be created. The same applies to its directory of parts.
     """
     print(end="", flush=True)  # Lines that this process printed come before those of the command.
     parts = file.with_name(f"{file.name}.parts")
@@ -108,7 +108,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Pass signals to the processes that the `with` block adds to the list.
 
-    Ctrl-C is passed on only if the terminal does not send Ctrl-C to the processes itself.
+    If the terminal sends Ctrl-C to the processes itself, Ctrl-C is not passed on.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

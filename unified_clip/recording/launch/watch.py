@@ -153,7 +153,8 @@ class Terminal:
         self._lines, self._size = 0, os.terminal_size((0, 0))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draw lines at the bottom of the terminal, or only erase the previous lines if the terminal is too small.
+        """Draw lines at the bottom of the terminal. If the terminal is too small, draw nothing, and erase the previous
+        lines.
 
         OSError: The stream is not a terminal, or was closed.
         """

@@ -139,10 +139,7 @@ class RunningCall:
 
 @contextmanager
 def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
-    """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
-
-    If the recording is of `verify`, raise the error.
-    """
+    """Turn an error in the `with` block into a warning, because an error in recording must not end the training."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Record the norms of a call of a framework's function. No tensors are stored."""
+"""Record the calls of the frameworks' clip functions. No tensors are stored."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Tensors(NamedTuple):
 
 
 class NativeEvent:
-    """The recorded fields of a call of a framework's clip function.
+    """The fields that a recording has for a call of a framework's clip function.
 
-    `norm` is the norm that the caller passed or the function returned. In all other cases, and in
-    recordings with norms, the recorder measures the exact norm. `coef` follows from the function's formula.
+    `norm` is the norm that the caller passed or the function returned. If there is no such norm, or if the recording
+    has norms, the recorder measures the exact norm. `coef` follows from the function's formula.
     """
 
     in_graph = False
@@ -34,7 +34,6 @@ class NativeEvent:
     scalars: Sequence[Any] = ()
 
     def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
-        """Measure the gradients before the call, if the recording has norms or the function's norm is unknown."""
         self._call, self._backend = call, tensors.backend
         self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
         self._clip: ClipEvent | None = None

@@ -25,12 +25,13 @@ SLACK = 2.0**-50
 """The relative rounding error of a bound. The lower and upper bounds of coefficients are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""The allowed rounding errors of a clipped element, in ULP. `coefficient` uses the smallest error that explains all
-elements. A multiplication has an error of up to 0.5. If a function also divides, the error is larger."""
+"""The allowed rounding errors of a clipped element, in ULP. `coefficient` tries the values in this order. A product has
+an error of at most 0.5 ULP. If a function also divides, the error is larger."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""Fields with norms that a function can use instead of the exact norm. The first field with a norm is used."""
+"""Fields with a norm from which a framework's function computes its coefficient. The first field with a norm is
+used."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class NativeCall:
     """The norm that the caller passed, for example by `use_norm=`, or None if the function measures the norm."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
-        """Return the settings of the call as fields of a recorded line. The fields for results are None."""
+        """Return the settings of the call as fields of a recorded line."""
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
         return {
             "framework": self.framework,
@@ -68,22 +69,21 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class ObservedTensors:
-    """The gradients before and after a call, with their weights. Gradients that are None are left out."""
+    """The gradients before and after a call, with their weights. No list has an entry for a gradient that is None."""
 
     before: Sequence[Dense]
     """The gradients before the call.
 
-    On TensorFlow, the arrays are empty if the function returned the norm and no recording needs other values.
+    On TensorFlow, the arrays are empty if the returned norm is the only number that the recordings need.
     """
 
     after: Sequence[Dense]
     """The gradients after the call. The list is empty if no recording stores the clipped gradients."""
 
     weights: Sequence[Dense | None] = ()
-    """The weight of each gradient, if the call has the weight and a recording needs the weight."""
 
     names: Sequence[str] = ()
-    """The name of each gradient in the framework. If there are no names, positions are used as names."""
+    """The framework's name of each gradient. If there are no names, positions are used as names."""
 
     is_gradient: bool | None = True
     """Whether the tensors are gradients, or None if the answer is unknown. `tf.clip_by_value` also clips other
@@ -94,17 +94,14 @@ class ObservedTensors:
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
-    """The stored rows of each sparse gradient before and after the call, by position. The rows after the call are None
-    for a dense result, and if no recording stores the result."""
+    """Maps the position of each sparse gradient to its stored rows before and after the call. The rows after the call
+    are None if the result is dense, or if no recording stores results."""
 
     returned_norm: float | None = None
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
-        """Split a flat list of arrays into `before`, `after` and `weights`.
-
-        `more` contains all other fields in order.
-        """
+        """Split a flat list of arrays into `before`, `after` and `weights`."""
         rest = iter([from_numpy(np.array(each)) for each in arrays])
         before, after, weights = ([next(rest) for _ in range(length)] for length in lengths)
         return cls(before, after, weights, *more)
@@ -202,8 +199,9 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
     """Return the coefficient that turned `before` into `after`. If no coefficient explains all elements, return None.
 
-    Each element of the result allows an interval of coefficients. From the intersection of all intervals, return the
-    number that is nearest to `formula`. If `formula` is None, return the middle of the intersection.
+    Because of rounding, each element of `after` agrees with an interval of coefficients. From the intersection of all
+    intervals, return the number that is nearest to `formula`. If `formula` is None, return the middle of the
+    intersection.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

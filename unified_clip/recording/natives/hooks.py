@@ -26,8 +26,6 @@ Home = tuple[Any, str]
 
 
 class Hook(NamedTuple):
-    """A function, its replacement, and the modules or classes that contain the function."""
-
     homes: Sequence[Home]
     function: Any
     replacement: Any
@@ -47,8 +45,8 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: The places of the function as (module or class, name). The first place that exists contains the function.
-            Places with a different function stay unchanged.
+        homes: The places of the function as (module or class, name). The function is the attribute at the first place
+            that exists. Places with another attribute stay unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -67,7 +65,7 @@ class Hooks:
     def switch(self, is_on: bool) -> None:
         """Put all hooks in place, or remove them.
 
-        If another package has imported a function by name, the function is replaced in the other package, too.
+        Modules that imported such a function by `from ... import` also get the replacement.
         """
         if is_on == self._is_on:
             return
@@ -85,7 +83,7 @@ class Hooks:
             (on if is_on else off)()
 
     def add_imported(self, *ended: str) -> None:
-        """Add the hooks of all frameworks whose import has ended. `ended` contains modules whose import ends now."""
+        """Add the hooks of the frameworks that have been imported completely. Modules in `ended` count as complete."""
         if self._missing is None:
             return
         for name in list(self._missing):
@@ -114,7 +112,6 @@ class Hooks:
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
-    """Find modules of other packages that imported a function by name. The keys are the ids of the functions."""
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):

@@ -32,8 +32,7 @@ def install() -> None:
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
     """Run and record an optimizer's own clipping, and return the clipped gradients.
 
-    In a graph of TensorFlow, the returned gradients can depend on the recording operation. The graph then runs the
-    operation.
+    A graph of TensorFlow runs the recording operation only if the returned gradients depend on this operation.
     """
     call, backend = _describe_call(self), keras.backend.backend()
     if call is None:
@@ -131,7 +130,7 @@ def _updates_weights(optimizer: Any) -> Any:
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
-    """Return the number of gradients that are IndexedSlices with a repeated row.
+    """Count the gradients of type IndexedSlices that contain a row more than once.
 
     Return 0 if the optimizer accumulates gradients, because Keras then makes the gradients dense.
     """

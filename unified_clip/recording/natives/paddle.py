@@ -32,7 +32,7 @@ WATCHER = StepWatcher()
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
 STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str]]]]] = WeakKeyDictionary()
-"""The parameter groups that each optimizer has already updated in its current step.
+"""Maps an optimizer to the parameter groups that the current step has updated.
 
 A group is (settings, parameters). Each parameter with a gradient is (weight decay, number of elements, name).
 """
@@ -160,7 +160,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(optimizer: Any) -> None:
-    """Record a step after the update of its last parameter group. For earlier groups, only store the settings."""
+    """Record a step after the update of its last parameter group."""
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
@@ -196,7 +196,7 @@ def _weight_decay(optimizer: Any, group: Any) -> Any:
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay of a parameter. For another kind of decay, such as L1Decay, return None."""
+    """Return the weight decay of a parameter. If the decay is not an L2 decay, return None."""
     if hasattr(optimizer, "_lamb_weight_decay"):
         excludes = optimizer._exclude_from_weight_decay_fn
         return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay

@@ -23,8 +23,6 @@ UNSCALED = "_unified_clip_unscaled"
 def reported(what: str) -> Iterator[None]:
     """Turn an error in the `with` block into a warning, because an error in recording must not end the training.
 
-    If a recording of `verify` is open, raise the error.
-
     what: The name of the event that is not recorded, such as "a backward pass".
     """
     try:
@@ -74,7 +72,7 @@ class StepWatcher:
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
         self.changed: int | None = None
-        """The number of gradients that other code changed since the last backward pass, or None if the number is
+        """The number of gradients that unrecorded code changed since the last backward pass, or None if the number is
         unknown."""
         self._empty_clips = 0
 
@@ -117,8 +115,7 @@ class StepWatcher:
 def record_step(
     optimizer: str, settings: Mapping[str, Any], passes: Mapping[str, Any], *, is_users: bool = False
 ) -> None:
-    """Record a step of an optimizer, with the losses since the previous step. Settings that are not numbers are left
-    out.
+    """Record a step of an optimizer, with the losses since the previous step. Only numeric settings are recorded.
 
     settings: Maps PyTorch's names of settings, such as `lr`, to values. SETTINGS in `optimizers/names.py` lists the
         names.
@@ -135,7 +132,6 @@ def record_step(
 
 
 def of_groups(values: Sequence[Any]) -> Any:
-    """Return a setting of several parameter groups: one value if the groups have equal values, else a list."""
     if all(value == values[0] for value in values):
         return values[0] if values else None
     return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
@@ -156,7 +152,7 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
+    """Convert a value to a number, a bool or a list of numbers for JSON. Return None if the conversion is impossible.
 
     A tensor that is NaN becomes None, but a Python float that is NaN stays NaN.
     """

@@ -1,4 +1,4 @@
-"""Record TensorFlow's own clipping functions, losses, and the steps of TensorFlow 1's optimizers."""
+"""Record TensorFlow's clip functions and losses, and the optimizer steps of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 def _after(report: Any, gradients: Any) -> Any:
     """Make the first gradient depend on the operation `report`, so that a graph runs the operation first.
 
-    A LossScaleOptimizer writes variables in a `tf.cond`. Without the dependency, its step might run before `report`.
+    A LossScaleOptimizer writes variables in a `tf.cond`. Without the dependency, the graph might run this `tf.cond`
+    before `report`.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -109,10 +110,7 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
-    """Return a list with a `Source` for each variable, and None for any other tensor.
-
-    If names are equal, each name gets its position as a suffix.
-    """
+    """If names are equal, each name gets its position as a suffix."""
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [
@@ -128,7 +126,6 @@ def _source_of(tensor: Any) -> Source | None:
 def _mark_computed(
     op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequence[Any], op_name: Any = None, graph: Any = None
 ) -> None:
-    """Mark the results of an eager operation on gradients, such as `g / n`, as gradients."""
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)
     if len(marked) == len(outputs) == 1 and outputs[0].shape == marked[0].shape and _source_of(marked[0]) is not None:
@@ -201,7 +198,7 @@ def _describe(name: str, rule: Any) -> Describe:
 
 
 def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-    """Pass numbers to `receive`, at once or each time a `tf.function` runs. In a graph, return the operation.
+    """Pass numbers to `receive`. In a graph, do this each time the graph runs, and return the operation.
 
     after: Variables. In a graph, `receive` runs after the operations that write the variables.
     """
@@ -230,14 +227,15 @@ def report_call(
     is_gradient: Callable[[], bool | None] = lambda: True,
     norm: Any = None,
 ) -> list[Any]:
-    """Record a call, at once or each time its graph runs, and return `after`. In a graph for XLA, record nothing.
+    """Record a call, and return `after`. In a graph, record the call each time the graph runs. In a graph for XLA,
+    record nothing.
 
-    If necessary, the returned tensors depend on the recording operation, so that the graph runs the operation. Only few
-    operations read a tensor, because additional operations can change how TensorFlow optimizes the graph.
+    Some returned tensors depend on the recording operation, because a graph runs only operations that its results need.
+    Only few operations read a tensor, because additional operations can change how TensorFlow optimizes the graph.
 
     describe: A function that gets the values of `thresholds`, and returns the settings of the call.
-    weights, names: The values and names of the gradients' variables. If `names` is empty, values and names come from
-        the variables of the gradients, if all variables are known.
+    weights, names: The values and names of the gradients' variables. If `names` is empty, use the known variables of
+        the gradients.
     is_gradient: A function that returns whether the tensors are gradients, or None if the answer is unknown.
     norm: The norm that the function returned, or None if the function returned no norm.
     """

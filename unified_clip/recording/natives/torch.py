@@ -20,8 +20,8 @@ from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""PyTorch's clip functions. `clip_grad_norm_` calls `_clip_grads_with_norm_`, and the public `clip_grads_with_norm_`
-has the same code."""
+"""PyTorch's clip functions. `clip_grad_norm_` calls the private `_clip_grads_with_norm_`. The public
+`clip_grads_with_norm_` has the same code as the private function."""
 
 
 WATCHER = StepWatcher()

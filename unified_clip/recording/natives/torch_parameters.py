@@ -41,7 +41,7 @@ class GradientVersions:
     def count_changed(self, optimizer: Any) -> int | None:
         """Count the optimizer's gradients that have changed since the backward pass.
 
-        Return None if the number is unknown, or if a recorded call might have changed the gradients.
+        Return None if the answer is unknown, for example after a recorded clip call.
         """
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None

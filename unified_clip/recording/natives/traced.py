@@ -16,7 +16,8 @@ from .hooks import HOOKS
 
 @dataclass
 class TracedStep:
-    """An optimizer step in a graph. `before` and `after` count the clips that were traced before and after the step."""
+    """An optimizer step in a graph. `before` counts the clips that JAX traced before the step, and `after` counts the
+    clips after the step."""
 
     before: int
     after: int = 0
@@ -24,7 +25,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizer steps. The compiled graph can report clips and steps in any
+    """The order in which JAX traces clips and optimizer steps. Reports from the compiled graph can arrive in another
     order."""
 
     def __init__(self) -> None:

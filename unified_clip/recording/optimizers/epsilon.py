@@ -20,14 +20,15 @@ Place = Literal[
 ]  # fmt: skip
 """The place where an optimizer adds epsilon.
 
-Each place has a formula with the second moment v and the bias correction c = 1 - beta2**t of step t:
+The list has the formulas with the second moment v, the step t and the bias correction c = 1 - beta2**t:
 
 - after the bias correction: sqrt(v / c) + eps
 - before the bias correction: (sqrt(v) + eps) / sqrt(c)
 - inside the root: sqrt(v + eps)
 - outside the root: sqrt(v) + eps
 
-The last three places are for Adamax, which divides by a maximum of gradients.
+Adamax divides by a maximum of gradients, and adds epsilon "to each gradient", "to the maximum" or "to the earlier
+maximum".
 """
 
 AFTER: Final = "after the bias correction"
@@ -54,7 +55,7 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
 }  # fmt: skip
 """The place of epsilon in each optimizer. The first key is the class in lower case. The second key is the library.
 
-`test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
+The test `test_the_place_of_epsilon` in `tests/frameworks/` checks this table.
 """
 
 
@@ -90,8 +91,8 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return (left value, right value, cause). The values are the results of `after_correction`. If a result is None, the
-    values are the places of epsilon.
+    Return (left value, right value, cause). The values are the results of `after_correction`. If a result of
+    `after_correction` is None, both values are names of places, such as "inside the root".
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -117,10 +118,8 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """Return whether two effects are equal up to a relative difference of `tolerance`.
-
-    An effect can have a number for each parameter group. The numbers are compared as sets.
-    """
+    """An effect can have a number for each parameter group. Repeated numbers and the order of the groups are
+    ignored."""
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
     if 1 in (len(left), len(right)):
@@ -133,9 +132,9 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the largest relative difference at which learning rates, or effects of epsilon, are treated as equal.
+    """Return the relative tolerance for comparing learning rates and effects of epsilon.
 
-    Keras computes the bias correction from float32 betas, and a port might divide the learning rate by this correction.
+    The tolerance allows for the error of Keras' bias correction, which Keras computes from betas in float32.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:

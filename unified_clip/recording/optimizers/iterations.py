@@ -18,14 +18,13 @@ Order = Sequence[int]
 """Maps positions in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
-"""The optimizer steps between two backward passes, and the clip calls before these steps."""
+"""The optimizer steps of a training iteration, and the clip calls of the same iteration."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
-"""The fields of `OptimizerStep` about the optimizer. All other fields are about the time of the step."""
+"""The fields of `OptimizerStep` that describe the optimizer."""
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
-    """Sort the clip calls and the optimizer steps in each iteration of `b`, so that the order is the same as in `a`."""
     lines, steps = list(b.lines), list(b.optimizer_steps)
     known: Order = ()
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
@@ -75,9 +74,10 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the partner of each clip call in an iteration, or None if a call has no partner.
+    """For each call in `left`, return the index of the matching call in `right`. If a call has no match, return None.
 
-    known: The order in an earlier iteration. If names, shapes and norms do not identify a call, this order is used.
+    known: The result for an earlier iteration. The earlier result decides between calls that names, shapes and norms do
+        not distinguish.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -94,8 +94,7 @@ def _order_of_calls(
 
 
 def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
-    """Return the partner of each optimizer step in an iteration. Two steps are partners if their clip calls are
-    partners."""
+    """Match two optimizer steps if their clip calls match."""
     in_order = list(range(len(left[0])))
     owners = [_owners(each) for each in (left, right)]
     if not all(owners):
@@ -139,10 +138,7 @@ def _other_settings(left: Sequence[OptimizerStep], right: Sequence[OptimizerStep
 
 
 def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerStep]:
-    """Reorder the optimizers of the steps.
-
-    The numbers, backward passes and losses of the steps stay in the same order.
-    """
+    """Exchange the optimizers of the steps, but not the step numbers, backward passes and losses."""
     moved = [{name: getattr(steps[index], name) for name in OPTIMIZER_FIELDS} for index in order]
     return [step.model_copy(update=fields) for step, fields in zip(steps, moved, strict=True)]
 
@@ -151,7 +147,8 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Count the elements of all clipped gradients in an iteration. If the elements are unknown, count the gradients."""
+    """Count the elements of all clipped gradients in an iteration. If the number of elements is unknown, count the
+    gradients."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))
@@ -161,7 +158,7 @@ def clipped_size(iteration: Iteration) -> float:
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     """Return the number of optimizer steps in each training iteration, for both runs.
 
-    If no backward passes were recorded, the numbers are chosen so that both runs have equally many iterations.
+    Without recorded backward passes, choose sizes that divide both runs into the same number of iterations.
     """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]
@@ -196,7 +193,6 @@ def _steps_per_clip(run: RecordedRun) -> int:
 
 
 def _constant(begins: Sequence[bool]) -> int:
-    """Return the common length of all groups, or 1 if the lengths differ. A group starts at each True in `begins`."""
     starts = [index for index, is_start in enumerate(begins) if is_start]
     lengths = [end - start for start, end in itertools.pairwise([*starts, len(begins)])]
     longest = max(lengths, default=1)

@@ -12,7 +12,8 @@ from .steps import is_late
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs with one optimizer step for each training iteration, unless all steps have partners."""
+    """Join the optimizer steps of each training iteration into one step. If all steps can be paired, return the runs
+    unchanged."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
     sizes = iteration_sizes(a, b)

@@ -1,4 +1,5 @@
-"""Compare the update rules of two optimizers: their weight decay, their momentum, and their repeated rows."""
+"""Compare how two optimizers apply weight decay and momentum, and how the optimizers treat repeated rows of
+gradients."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 """Matches the name of a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers in lower case. Their update depends only on the sum of a gradient's repeated rows."""
+"""Names of Keras' optimizers, in lower case. The updates of these optimizers depend only on the sum of the repeated
+rows of a gradient."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
-"""Optimizers of PyTorch and Paddle in lower case. These optimizers add weight decay to the gradients."""
+"""Names of PyTorch's and Paddle's optimizers, in lower case. These optimizers add weight decay to the gradients."""
 
 CLAUSES: Mapping[bool | None, str] = {
     True: ", which subtracts weight decay from the weights",
@@ -57,7 +59,7 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Describe the weight decay of both optimizers. If both use weight decay in the same way, return None."""
+    """Describe the weight decay of both optimizers."""
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
     if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):
@@ -68,7 +70,6 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
 
 
 def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
-    """Describe parameters for which only one optimizer has weight decay. If the parameters are unknown, return ""."""
     name_in_left = {other: name for name, other in names.items()}
     of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
     if not all(name in names for name in (*of_left, *of_right)):
@@ -87,7 +88,8 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """If only one optimizer squares repeated rows separately, return (left rule, right rule, cause)."""
+    """Return a cause if one optimizer squares each repeated row, and the other optimizer squares the sum of the
+    repeated rows."""
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None
@@ -103,10 +105,10 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 
 
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """If the momentum of only one optimizer contains the learning rates, return (left rule, right rule, cause).
+    """If exactly one optimizer is Keras' SGD with momentum, return (left rule, right rule, cause).
 
-    Keras' SGD multiplies each gradient by the current learning rate, and adds the product to the momentum. Other
-    frameworks multiply the momentum by the current learning rate.
+    Keras' SGD multiplies each gradient by the current learning rate, and adds the product to the momentum. Every other
+    SGD multiplies the momentum by the current learning rate.
     """
     contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))

@@ -23,7 +23,8 @@ SAME = 1e-3
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Number the steps by training iteration. Iterations in which only one run makes a step are left out.
+    """Number the steps by training iteration. Remove iterations in which one run makes a step and the other run makes
+    no step.
 
     Return (a, b, differences). Each run that skips steps causes one difference.
     """
@@ -140,7 +141,8 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Remove iterations that both runs skip. Only the first run makes clip calls in these iterations.
 
-    The other run might clip inside optax.apply_if_finite. If gradients are not finite, the function does not clip.
+    For example, the second run clips inside optax.apply_if_finite. If gradients are not finite, the function does not
+    clip.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
@@ -171,10 +173,7 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before the step).
-
-    If a step has twice the usual number of backward passes, the run skipped one iteration before the step.
-    """
+    """Yield (step, number of skipped iterations before the step)."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

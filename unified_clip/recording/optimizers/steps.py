@@ -31,7 +31,7 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Number the clip calls of both runs by optimizer step, and number the optimizer steps.
+    """Set the step of each clip call and each optimizer step to the number of the optimizer step.
 
     Calls without gradients are left out.
     """
@@ -45,7 +45,8 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """If only the first optimizer steps were recorded, remove all steps. This happens with `torch.compile`."""
+    """If a recording contains only the first optimizer steps of a run, remove these steps. This happens with
+    `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
     is_partial = len(run.lines) - ends[-1] > max(1, most)
@@ -88,9 +89,10 @@ def is_late(run: RecordedRun) -> bool:
 
 
 def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
-    """For each kind of cause and each setting, return the first difference between the optimizer steps of two runs.
+    """Compare the optimizer steps of two runs. For each kind of cause and each setting, return only the first
+    difference.
 
-    If the learning rates of the runs are shifted by one step, differences between single rates are left out.
+    If one run uses each learning rate one step later, this shift replaces the differences between single rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -134,9 +136,10 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
-    """Return the rounding error of a learning rate schedule that one run computes in float32.
+    """Return the rounding error of learning rates that a schedule computes in float32.
 
-    A schedule can subtract two large numbers. Therefore, the rounding error depends on the largest learning rate.
+    A schedule can subtract two large numbers from each other. Therefore, the rounding error depends on the largest
+    learning rate.
     """
     rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
     numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
@@ -169,7 +172,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if only one run clears its gradients.
+    """Yield a difference if one run clears its gradients, and the other run keeps its gradients.
 
     If a framework returns new gradients, the gradients are always cleared.
     """
@@ -197,17 +200,13 @@ def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDif
 def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
-    A framework that returns new gradients has no recorded backward passes.
+    In frameworks that return new gradients from each backward pass, `backward_calls` is None.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
 
 
 def _has_one_optimizer(run: RecordedRun) -> bool:
-    """Return whether the clip calls before each optimizer step have the same gradients.
-
-    If the gradients are unknown, return False.
-    """
     lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
     lists = {
         frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
@@ -235,10 +234,6 @@ def _clips(
 
 
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
-    """Return whether a run clips the same gradients several times in one step.
-
-    If the gradients have no names, the run must make `len(other)` calls for each backward pass.
-    """
     count = len(other)
     pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
     is_same = all(itertools.starmap(have_equal_shapes, pairs)) and all(
@@ -249,14 +244,14 @@ def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], s
 
 
 def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls have gradients with the same shapes and, if both calls have names, the same names."""
     shapes = [sorted(str(each.shape) for each in call.parameters.values()) for call in (a, b)]
     is_same = a.parameters.keys() == b.parameters.keys() or _has_positions(a) or _has_positions(b)
     return a.count == b.count and shapes[0] == shapes[1] and is_same
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a call has gradients without names. `verify` can append words to the positions."""
+    """Return whether a call has gradients without names. In recordings of `verify`, a position such as "0" can be
+    followed by words."""
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 
@@ -336,7 +331,7 @@ def _difference(
 def same_setting(
     a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False, rounding: float = TINY
 ) -> bool:
-    """Return whether two settings differ relatively by at most `tolerance`, or by at most `rounding`.
+    """Return whether two settings are equal, up to a relative `tolerance` or an absolute `rounding`.
 
     Unless `is_ordered` is True, the order of the parameter groups is ignored.
     """

@@ -12,14 +12,14 @@ from ..runs import OptimizerStep, RecordedCall
 Item = TypeVar("Item")
 
 MOST_COLUMNS = 640
-"""The largest number of points of a curve. In longer runs, each point contains several neighbouring steps."""
+"""A curve has at most this many points. In longer runs, each point contains several neighbouring steps."""
 
 
 class Point(ReportModel):
     """A point of a curve: the numbers at one step, or at several neighbouring steps."""
 
     step: int
-    """The first step at this point."""
+    """The first step that the point covers."""
 
     low: Real | None
     high: Real | None
@@ -33,7 +33,7 @@ class ClipPoint(Point):
     """A point of a curve of norms: the norms at one step, or at several neighbouring steps."""
 
     threshold: Real | None
-    """The last finite threshold at this point, or null if there is no finite threshold."""
+    """The last finite threshold in the steps of the point, or null if no threshold is finite."""
 
     clipped: int
     """The number of calls that clipped a gradient."""
@@ -73,7 +73,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group (step, item) tuples by step. If there are too many steps, a group contains several steps."""
+    """Group (step, item) tuples by step."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

@@ -1,4 +1,4 @@
-"""Describe the largest differences between two runs in each number, such as the norm."""
+"""Describe the largest differences between two runs, such as the largest difference between norms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def agreements(comparison: RecordingComparison) -> list[str]:
 
 
 def largest_differences(comparison: RecordingComparison) -> list[str]:
-    """If only `max_ulp` makes the runs the same, return `agreements`, else []."""
     if comparison.first is not None or not any(each.greatest_ulps for each in comparison.agreements):
         return []
     return agreements(comparison)
@@ -53,7 +52,6 @@ def format_distance(ulps: float, relative: float | None) -> str:
 
 
 def format_relative(relative: float) -> str:
-    """Return a relative distance as text, such as "7.4e-08 relatively", "0.024 %" or "289 times"."""
     if relative < 1e-4:
         return f"{relative:.2g} relatively"
     if relative >= 10:

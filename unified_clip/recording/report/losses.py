@@ -1,4 +1,4 @@
-"""Compare losses, and other numbers that both runs logged."""
+"""Compare the losses and the logged numbers of two runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def losses(comparison: RecordingComparison) -> list[str]:
 
 
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
-    """If only one run divides its losses by the number of losses in a step, return (note, pairs of losses), else None.
+    """If one run divides its losses by the number of backward passes in a step, return a note about this, and corrected
+    pairs.
 
-    In the returned pairs, the losses of this run are multiplied by the number of losses in a step.
+    The corrected pairs contain the undivided losses.
     """
     counts = {len(step.losses) for run in comparison.runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
@@ -95,7 +96,7 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Pair numbers of two runs: in order if both runs have equally many numbers, else by step."""
+    """Pair the numbers of two runs by step. If both runs have the same count, pair the numbers in order."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return

@@ -43,23 +43,24 @@ class Parting(ReportModel):
     """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The name of the parameter in run a, the name of an optimizer's setting, or null for any other divergence."""
+    """The parameter's name in run a, or the name of an optimizer's setting. For divergences without a name, the field
+    is null."""
 
     a: Value
     b: Value
     ulps: Real | None
     relative: Real | None
-    """The distance between the two values, or null if the values are not numbers, or if a coefficient is unknown."""
+    """The relative distance between the two values. Without two known numbers, the field is null."""
 
     ulps_at_its_size: Real | None
     """The distance, measured in ULP of a larger number such as the total norm. Rounding of the larger number can cause
     the difference. This field is null if `ulps` is null."""
 
     findings: list[Finding]
-    """The causes that the numbers confirm."""
+    """The causes that agree with the recorded numbers."""
 
     what: str
-    """The divergence in a sentence."""
+    """A sentence that describes the divergence."""
 
     why: list[str]
     """Sentences about the causes of the divergence. If no cause is known, a sentence reports that the cause is
@@ -74,7 +75,8 @@ class Run(ReportModel):
     started: str
     unified_clip: str
     command: list[str]
-    """The arguments of Python in the first process. The list is empty if the file is not from `unified-clip record`."""
+    """The command line of the first process, without the Python executable. The list is empty if the file is not from
+    `unified-clip record`."""
 
     processes: int
     ranks: int | None
@@ -101,7 +103,7 @@ class Run(ReportModel):
 
 
 class ComparisonReport(ReportModel):
-    """The report of a comparison. `partings` is empty if the runs are the same."""
+    """The report of a comparison. `partings` lists the divergences, and is empty if the runs agree."""
 
     a: str
     b: str
@@ -111,13 +113,14 @@ class ComparisonReport(ReportModel):
 
     compared: int
     torn: list[bool]
-    """For each file, whether the last line is incomplete. An incomplete line is left out of the comparison."""
+    """For each file, whether the last line is incomplete. The comparison ignores an incomplete line."""
 
     max_ulp: Real
     partings: list[Parting]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """A difference in eps that is not the cause of a reported difference. `max_ulp` can hide the effect of eps."""
+    """A difference between the eps of both runs that causes no reported difference. `max_ulp` can hide the effect of
+    eps."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""
@@ -126,16 +129,16 @@ class ComparisonReport(ReportModel):
     """Sentences about logged numbers."""
 
     remedies: list[str]
-    """Sentences with the code to change. A cause is left out if its own sentence already contains code."""
+    """Sentences with the code to change. The list does not repeat code from the sentence of a cause."""
 
     where_to_look: list[str]
     ruled_out: list[str]
-    """The causes that were ruled out, if a divergence is unexplained."""
+    """For an unexplained divergence, the causes that the comparison has ruled out."""
 
     runs: list[Run]
     distances: dict[str, list[Point]]
-    """The relative distances between both runs at each step. The keys are names of numbers, such as "norm" or
-    "loss"."""
+    """The relative distances between the numbers of both runs at each step. The keys are names of numbers, such as
+    "norm" or "loss"."""
 
     sentences: list[str]
     """The text on the terminal."""

@@ -18,7 +18,6 @@ REMEDIES: dict[CauseKind, str] = {
     "as Paddle does. `clip_grad_norm_(model.parameters(), c)` clips by the total norm. "
     "The order of the groups does not matter.",
 }
-"""Maps a kind of cause to advice, for causes whose sentences contain no advice."""
 
 EPS_REMEDIES = {
     "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
@@ -28,7 +27,6 @@ EPS_REMEDIES = {
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
     "`clip_grad_norm_([p], c)` adds 1e-06.",
 }
-"""Maps a clip rule to advice about different eps."""
 
 
 def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:

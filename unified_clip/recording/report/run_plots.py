@@ -28,7 +28,7 @@ LOGARITHMIC = 50
 """If the positive numbers differ by more than this factor, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""The smallest relative distance in plots. Smaller distances are drawn at the same height."""
+"""The smallest relative distance in plots. Plots draw every smaller distance at the height of this distance."""
 
 Curve = Sequence[Point]
 
@@ -52,7 +52,7 @@ class Frame:
         return self.at(number)
 
     def at(self, number: float) -> float:
-        """Return the y coordinate of a number. Numbers below `low` are drawn at `low`."""
+        """Return the y coordinate of a number."""
         return FLOOR - (FLOOR - TOP - 14) * (max(number, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:

@@ -29,7 +29,7 @@ COUNTS = {
     "steps": "steps of optimizers",
     "backward passes": "backward passes before this step",
 }
-"""Each stage compares two counts. The values are the words for the counted things."""
+"""Maps each stage that compares counts to the counted things."""
 
 
 class Explanation(NamedTuple):
@@ -95,9 +95,9 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """Yield each divergence with sentences about its causes.
+    """Describe each divergence, and explain its causes in sentences.
 
-    If an earlier sentence explains a cause, the next sentence contains only the name of the cause.
+    The first sentence about a cause explains the cause. Later sentences contain only its name.
     """
     steps: dict[Cause, int] = {}
     earlier: list[str] = []

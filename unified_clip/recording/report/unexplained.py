@@ -1,4 +1,4 @@
-"""Advise where to look if a difference has no known cause, and list the causes that were ruled out."""
+"""Advise where to look for the cause of an unexplained difference between two runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RULED_OUT: dict[CauseKind, str] = {
     "repeated parameter": "a repeated parameter",
     "shifted step": "a shifted step",
 }
-"""Every comparison tests these causes. Each value is the name of the cause in the sentence "Ruled out: ..."."""
+"""Every comparison tests these causes."""
 
 WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "an integer factor on all gradients")
 
@@ -59,7 +59,7 @@ RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "scaled gradients": "a factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""If both recordings have norms of parameters, these causes are also tested."""
+"""A comparison also tests these causes if both recordings have norms of parameters."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -104,7 +104,6 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
 
 
 def _first(comparison: RecordingComparison) -> Divergence | None:
-    """Return the first divergence that clipping does not explain. If an optimizer step explains it, return None."""
     causes_of = comparison.divergences.items()
     first = next((each for each, causes in causes_of if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP), None)
     return first if first and without_cause(comparison, first) == UNEXPLAINED else None
@@ -124,7 +123,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence that advises what to compare. If clipping is the cause, return []."""
+    """Return a list with a sentence that advises what to compare."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
@@ -147,7 +146,6 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
-    """Return {property: phrase} for properties of the clips that might differ: "calls", "count" and "eps"."""
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
     phrases = {}

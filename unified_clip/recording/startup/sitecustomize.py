@@ -1,7 +1,7 @@
 """Start the recording of a Python process. `unified-clip record` puts the directory of this file on PYTHONPATH.
 
-Python imports `sitecustomize` at its start. The recording starts after the first import of a framework. Processes
-without a framework import nothing else.
+Python imports `sitecustomize` at its start. The recording starts after the first import of a framework. Before
+this import, this file imports nothing of unified_clip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 """This environment variable contains the settings of `_start` as JSON."""
 
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
-"""The recording starts after the import of a module in this list. The list includes every library in `WATCHED`."""
+"""The recording starts after the import of the first of these modules. The list includes every library in `WATCHED`."""
 
 
 def main() -> None:
@@ -48,11 +48,12 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 
 
 def _start(settings: dict[str, object]) -> None:
-    """Start the recording, and empty `settings`, so that the recording starts only once.
+    """Start the recording. Clear `settings`, so that the recording starts only once.
 
-    An error does not end the script. The error is written to a file, and `unified-clip record` reports it.
+    An error does not end the script. This process writes the error to a file, and `unified-clip record` reports the
+    error.
 
-    settings: The fields of `Settings`, and the additional key `package` for the directory that contains unified_clip.
+    settings: The fields of `Settings`, and a key `package`. The value of `package` is the directory with unified_clip.
     """
     package, directory = str(settings.pop("package")), str(settings["directory"])
     values = dict(settings)
