@@ -24,9 +24,9 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause of the difference between a call and the correct call.
+    """Return the cause of a wrong result.
 
-    Return None if the results do not differ, if no cause fits, or if causes of different kinds fit.
+    The result is None for a correct call, and for a call that no single kind of cause explains.
     """
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
@@ -43,10 +43,7 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return a cause that is visible in the tensors without any hypothesis, such as NaN or wrong signs.
-
-    Use this function only for wrong results that have the correct shapes and dtypes.
-    """
+    """Use this function only for wrong results that have the correct shapes and dtypes."""
     last = bounds if call.by == "value" else by_value
     checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -198,7 +195,6 @@ def zeros(call: Observation) -> Cause | None:
 
 
 def signs(call: Observation) -> Cause | None:
-    """Return a cause if some elements have the wrong sign, and all numbers are otherwise correct up to rounding."""
     sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.wrong]
     sizes_fit = all(_is_near(np.abs(result.values()), np.abs(right), result.dtype) for right, result in sides)
     if not sizes_fit or all(_is_near(result.values(), right, result.dtype) for right, result in sides):
@@ -212,16 +208,13 @@ def signs(call: Observation) -> Cause | None:
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
-    """Return whether two arrays agree within a few roundings to `dtype`, or to float32 if `dtype` is float64."""
+    """Compare two arrays up to a few roundings to `dtype`. For the dtype float64, the roundings are to float32."""
     rtol = max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
     return np.allclose(result, right, rtol=rtol, atol=0.0, equal_nan=True)
 
 
 def not_clipped(call: Observation) -> Cause | None:
-    """Return a cause if the norm is correct, but no gradient was clipped.
-
-    If the coefficient is smaller than 1 only because of eps, the cause is another eps.
-    """
+    """Return a cause if the norm is correct, but no gradient was clipped."""
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected
     if not is_unchanged or not norm_fits or call.gradients_match_norm:
@@ -232,7 +225,6 @@ def not_clipped(call: Observation) -> Cause | None:
 
 
 def touched(call: Observation) -> Cause | None:
-    """Return a cause if the only error is rounding in gradients that should be unchanged."""
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)

@@ -1,8 +1,8 @@
-"""Choose the causes of one function's differences over all its cases.
+"""Choose one cause for all wrong results of one function.
 
 Several causes can explain the result of one simple case. Therefore, this module tests each cause on all cases of the
-function. If the results of another case contradict a cause, this module rejects the cause. The report names the
-remaining cause that explains the most differences.
+function. If a cause contradicts the result of any case, this module rejects the cause. The report names the remaining
+cause that explains the most differences.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""The descriptions of these kinds of causes contain numbers or names of a single case."""
+"""Causes of these kinds are compared by kind, because their sentences contain, for example, the number of a row."""
 
 LEFT_OUT = ("left out", "not scaled")
 """Kinds of causes that apply only to some gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps")
-"""`call_causes` finds causes of these kinds in the tensors of one call. Other calls can contradict these causes."""
+"""`call_causes` finds causes of these kinds in the tensors of one call."""
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
-"""If no wrong setting explains the difference, the report names a cause of these kinds."""
+"""Kinds of causes that are reported only if no wrong setting explains the results."""
 
 SETTINGS = ("another condition", "another eps", "another norm type", "another threshold", "scaled gradients")
 """Kinds of causes that have an effect with every dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""The effect of these causes depends on the order of a sum. Therefore, other cases prove nothing about the causes."""
+"""The effect of these causes depends on the order of a sum."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
@@ -106,10 +106,10 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether this call can confirm or contradict a cause of the call `other`.
+        """Return whether this call is a test for a cause of the call `other`.
 
-        Both calls must have the same settings. A call with sparse gradients cannot contradict a cause of a call with
-        dense gradients, because the code for sparse gradients might have its own mistakes.
+        Both calls must have the same settings. A call with sparse gradients is not a test for a call with dense
+        gradients, because a framework has separate code for sparse gradients.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -190,8 +190,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return a call that disproves a hypothesis.
 
-    One call with a correct result disproves the hypothesis. Calls with wrong results disprove the hypothesis only if
-    their number of different lists of gradients is at least the number of lists in `explained`.
+    One call with a correct result is enough. Calls with wrong results must have at least as many lists of gradients as
+    the calls in `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -203,14 +203,14 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return the cause that explains the most differences. If several kinds explain equally many, return None."""
+    """Return the cause that explains the most differences."""
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
     return common_cause(best)
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
-    """Yield lists of the hypotheses that explain a call. Each list allows a larger error than the previous list."""
+    """Yield lists of the hypotheses that explain a call."""
     call = this.call
     for slack in (*call.slacks, this.slack):
         if call.expected_fits(slack):
@@ -239,9 +239,10 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that the call `target` leaves the same gradients out of the norm.
+    """Return hypotheses for the call `target` about the gradients that `source` leaves out of the norm.
 
-    Gradients are the same if their index, name and shape agree, or if their positions from the end agree.
+    Gradients of the two calls correspond if their index, name and shape agree, or if their positions from the end
+    agree.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
@@ -275,7 +276,6 @@ def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> lis
 
 
 def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
-    """Return whether the call `other` proves that a hypothesis about the call `this` is wrong."""
     if other.dtypes != this.dtypes and hypothesis.kind not in SETTINGS:  # it may be a mistake for one dtype alone
         return False
     predictions = _transferred(hypothesis, this, other)

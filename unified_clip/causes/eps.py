@@ -14,7 +14,7 @@ COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 LARGEST_EPS = 1e-2
 
 FEW_NORMS = 8
-"""If a call has fewer different norms, rounding might look like another eps."""
+"""With at least this number of distinct norms, a call distinguishes a wrong eps from rounding."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 """Values of eps that a function might add to the sum of the squares."""

@@ -1,7 +1,7 @@
 """Find a wrong number, such as a wrong eps or a wrong threshold, from several calls of one function.
 
 For each call, this module computes the interval of the numbers that explain the result. The reported number lies in the
-intervals of all correct calls. The reported number also lies in the intervals of most wrong calls.
+intervals of all correct calls. Most intervals of the wrong calls also contain the reported number.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from .sums import IN_FLOAT32, rounding_noise
 Interval = tuple[float, float]
 
 Bounds = Callable[[Observation, float, Interval], Interval]
-"""The type of functions that convert an interval of coefficients to an interval of another number, such as eps."""
 
 CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
-"""Wrong conditions for scaling gradients. Each value contains the exponents of the norm and of the threshold."""
+"""Each value contains the exponents of the norm and of the threshold."""
 
 LARGEST_EPS = 1.0
 
@@ -34,11 +33,11 @@ DIGITS = (1, 2, 3, 6, 17)
 def fitting_families(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """Yield causes with one wrong number, such as another threshold. The simplest cause comes first.
+    """The simplest cause comes first.
 
     this: The call whose difference is to be explained.
     correct: Comparable calls without a difference.
-    differing: Comparable calls with a difference. The call `this` is left out.
+    differing: Comparable calls with a difference. `differing` does not contain the call `this`.
     """
     if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
         return
@@ -77,10 +76,10 @@ def fitting_families(
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield descriptions of conditions under which the function scales gradients.
+    """Yield sentences about the wrong CONDITIONS that fit.
 
-    common: A function that takes exponents (a, b) and returns an interval of the quotient norm**a / threshold**b.
-        Gradients with a smaller quotient are unchanged. Gradients with a larger quotient are scaled.
+    common: A function that takes exponents (a, b), and returns an interval for norm**a / threshold**b. Gradients are
+        unchanged below this interval, and scaled above this interval.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -109,10 +108,6 @@ def _has_correct_norm(call: Observation) -> bool:
 def _common(
     required: Sequence[Observation], differing: Sequence[Observation], numbers: Callable[[Observation], Interval]
 ) -> Interval | None:
-    """Return the interval of the numbers that explain all calls in `required` and most calls in `differing`.
-
-    If no number explains these calls, return None.
-    """
     common = (-math.inf, math.inf)
     for call in required:
         common = _overlap(common, numbers(call))
@@ -128,7 +123,7 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of different lists of gradients. Lists with the same total norm count as one list."""
+    """Return the number of distinct lists of gradients. Lists with the same total norm count as one list."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
@@ -199,10 +194,7 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the first preferred number in an interval, or else the number with the fewest digits.
-
-    If the interval is infinite, return None.
-    """
+    """If the interval is infinite, return None."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

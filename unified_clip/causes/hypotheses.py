@@ -1,4 +1,4 @@
-"""Yield hypotheses about the cause of a difference, such as another eps.
+"""Yield hypotheses about the cause of a difference, such as a wrong eps.
 
 Each hypothesis predicts norms and coefficients. `call_causes` compares these predictions with the numbers of the call.
 """
@@ -80,11 +80,11 @@ def _in_float32(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[int]) -> float:
-    """Return the norm over some gradients, with their squares added up in float32.
+    """Return the norm over the gradients with the indices `numbers`. The squares are added up in float32.
 
     values: The elements of each gradient, by index.
-    way: An index of SUMS. The ways 0 to 3 add up the squares of each gradient, and then add up these sums. The ways 1
-        and 3 also round the norm of each gradient. Way 4 adds up the squares of all gradients in one sequence.
+    way: An index of SUMS. For 0 to 3, each gradient has its own sum of squares. For 1 and 3, the norm of each gradient
+        is rounded to float32. For 4, all gradients have one common sum.
     """
     squares = [np.append(values[number], 0.0).astype(np.float32) ** 2 for number in numbers]
     if way < 4:
@@ -160,7 +160,6 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
 
 
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses about another kind of norm, such as the total norm instead of the norm of each tensor."""
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
         norms = call.norms_by(by)
@@ -237,10 +236,8 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Compute the threshold that the call used from the most precise gradient.
-
-    If the call returned no norm, a wrong norm might have the same effect as a wrong threshold. Then the kind of the
-    cause is "coefficient".
+    """If the call returned no norm, a wrong norm and a wrong threshold can give the same coefficients. Then the kind of
+    the cause is "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:

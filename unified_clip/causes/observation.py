@@ -20,7 +20,7 @@ NORM_TOLERANCE = 1e-6
 """If the returned norm differs from the exact norm by at most this fraction, the difference counts as rounding."""
 
 CLEAR_FACTOR = 8
-"""If correct settings explain the results with up to CLEAR_FACTOR times the allowed error, no cause is reported."""
+"""A difference of at most CLEAR_FACTOR times the allowed error counts as rounding, and has no cause."""
 
 
 CauseKind = Literal[
@@ -90,7 +90,7 @@ class Hypothesis(NamedTuple):
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm that clips each gradient. If the sequence is empty, the correct norms clip the gradients."""
+    """The norm for the coefficient of each gradient. If the sequence is empty, the norms are correct."""
 
     returned: Sequence[float] | None = None
     """The norms that the call might return.
@@ -104,19 +104,19 @@ class Hypothesis(NamedTuple):
     """The relative error of the predicted coefficients."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. The sequence is empty if the coefficients follow from the norms."""
+    """The coefficient of each gradient. If the sequence is empty, the coefficients are computed from `norms`."""
 
     about: Sequence[int] = ()
     """The indices of the gradients that the cause affects. The sequence is empty if the cause affects all gradients."""
 
     is_mean: bool = False
-    """Whether `norms` are means. Another threshold might explain the same coefficients as a mean."""
+    """Whether `norms` are means."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
-    """Return one cause for all fitting hypotheses.
+    """Combine hypotheses of one kind into one cause.
 
-    If the hypotheses have different kinds, or if rounding explains the numbers, return None.
+    For different kinds of hypotheses, and for rounding, return None.
     """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -150,12 +150,10 @@ class Observation:
     norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passes, so that the call does not measure the norm."""
+    """The norm that the caller passes. None means that the call computes the norm."""
 
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
-    """The group of each gradient, for a clip by the norm of each group."""
-
     need_clip: Sequence[bool | int] = ()
     """Whether to clip each gradient. The sequence is empty if all gradients are clipped."""
 
@@ -164,7 +162,7 @@ class Observation:
     """Whether `before` and `after` contain norms in place of gradients. A recording contains only norms."""
 
     slacks: Sequence[float] = (EXACT, CLOSE)
-    """The allowed relative errors. The first test allows the first error, and the next test allows the next error."""
+    """The allowed relative errors."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of some gradients as text, such as "'a', 'b' and 'c'".
@@ -227,7 +225,8 @@ class Observation:
     def norm_over(self, numbers: Iterable[int], own: Mapping[int, float] | None = None, p: float = 0.0) -> float:
         """Return the norm over the gradients with these indices, rounded to `norm_dtype`.
 
-        own: The norm of each gradient, by index, for the norm_type `p`. The default is `self.own`.
+        own: A dict from the index of a gradient to the norm of this gradient, with the norm_type `p`. The default is
+            `self.own`.
         p: The norm_type, or 0 for the norm_type of the call. If you pass another norm_type, also pass `own_norms(p)`.
         """
         norms = [(own or self.own)[number] for number in numbers]
@@ -248,10 +247,10 @@ class Observation:
 
     @cached_property
     def total_norm(self) -> float:
-        """The total norm for the correct coefficient.
+        """The norm that determines the correct coefficient.
 
-        If the caller passed a norm, this is the passed norm. If the returned norm differs from the exact norm only by
-        rounding, this is the returned norm. Otherwise, this is the exact norm.
+        This norm is the passed norm, or the returned norm if its error is only rounding. In all other cases, the norm
+        is exact.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -261,7 +260,7 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm that should clip each gradient.
+        """The norm for the coefficient of each gradient.
 
         If the call clips per slice, the norm covers the whole gradient.
         """
@@ -289,7 +288,7 @@ class Observation:
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the results. If correct settings explain the results, return False.
+        """Return whether a hypothesis explains the results. For results that are already correct, return False.
 
         slack: The allowed relative error.
         """
@@ -300,10 +299,6 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
-        """Return the hypotheses that fit.
-
-        If the hypothesis of an eps inside the root fits, the hypothesis of an eps outside the root is returned, too.
-        """
         fitting = [each for each in possible if self.fits(each, slack)]
         if fitting and all(each.kind == "another eps" and each.norms for each in fitting):
             outside = [each for each in possible if each.kind == "another eps" and not each.norms]
@@ -326,7 +321,6 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether correct settings explain the results, with an allowed error of CLEAR_FACTOR times `slack`."""
         slack *= CLEAR_FACTOR
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()
@@ -338,7 +332,7 @@ class Observation:
 
     @cached_property
     def gradients_match_norm(self) -> bool:
-        """Whether the correct norms explain every coefficient, even if the returned norm is wrong.
+        """Whether each coefficient matches the correct norm. The returned norm is not compared.
 
         If the call clips by value or per slice, every result must be correct bit for bit.
         """

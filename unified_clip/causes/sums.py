@@ -1,4 +1,4 @@
-"""Yield hypotheses about a wrong total norm, such as a mean of the tensors' norms."""
+"""Yield hypotheses in which the total norm is wrong, for example a mean of the tensors' norms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
 NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. bfloat16 comes first, because most bfloat16 numbers are also float16 numbers."""
+"""The 16-bit dtypes. A number that fits both dtypes counts as bfloat16."""
 
 NEAR_STEPS = 8
 """The largest error, in half ULPs, of a norm that is computed in a 16-bit dtype."""
@@ -28,7 +28,7 @@ MIN_ELEMENTS = 4
 def rounding_noise(elements: int) -> float:
     """Estimate the largest relative error of a float32 norm over this number of elements.
 
-    The error grows with the square root of the number of elements, because rounding errors partly cancel.
+    The estimate is proportional to the square root of `elements`, as for a random walk.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -43,7 +43,6 @@ MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""Means of the norms. If all calls clip the same number of tensors, a wrong threshold has the same effect."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
@@ -88,7 +87,7 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
-    """Yield (description, function) for each order of a sum. The function returns the norm over some gradients."""
+    """Yield (description, function) for each order of a sum."""
     sentence = f"as when the squares are added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):
@@ -100,10 +99,7 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 
 
 def _sums(values: Float64s, dtype: str) -> list[float]:
-    """Add up the squares of some values in several orders, and round each sum to `dtype`.
-
-    A sum that is rounded after each square is left out if there are more than LONGEST_SEQUENCE values.
-    """
+    """Add up the squares of some values in several orders, and round each sum to `dtype`."""
     near = rounded(values, dtype)
     squares = rounded(near**2, dtype)
     sums = [nearest_float(float(np.sum(terms)), dtype) for terms in (values**2, near**2, squares)]
@@ -137,7 +133,6 @@ def _one_after_the_other(squares: Float64s, dtype: str) -> float:
 
 
 def steps_in_16_bits(call: Observation) -> Cause | None:
-    """Return a cause if clipping in the 16-bit dtype of the gradients gives exactly these results."""
     dtypes = {gradient.dtype for gradient in call.counted.values()}
     dtype = next(iter(dtypes), "")
     if call.by not in ("global", "per tensor") or len(dtypes) != 1 or dtype not in NARROW or not call.wrong:
@@ -177,8 +172,8 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    If the flag is True, the call must also have added up the squares in `dtype`.
-    numbers: The indices of the gradients that one norm clips.
+    The flag is True if only a sum of squares in `dtype` explains the results.
+    numbers: The indices of the gradients with a common norm.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

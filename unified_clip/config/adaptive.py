@@ -74,7 +74,7 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `Clipper._clip` with a lock, so that no other thread replaces the adaptive states during a clip. If
+    """Decorate `Clipper._clip` with a lock. The lock prevents changes of the adaptive states during a clip. If
     gradients are on several ranks, the lock is not used, because the ranks can be threads that wait for each other.
     """
 
@@ -96,7 +96,7 @@ States = dict[str, state.State]
 
 
 class AdaptiveStates:
-    """The states of the adaptive rules of a configuration. The rule agc has no state."""
+    """The rule agc has no state."""
 
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables
@@ -104,9 +104,7 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether any state has a number for each entry of a clip call. Entries without a gradient also have a
-        number.
-        """
+        """Whether a rule has a state for each entry of a clip call, even for entries without a gradient."""
         self.lock = threading.RLock()
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
@@ -138,7 +136,7 @@ class AdaptiveStates:
         agc has a threshold for each unit of a gradient.
 
         limit: The largest threshold.
-        count: The number of gradients in the call. Gradients that are None are included.
+        count: The number of gradients in the call. The count includes gradients that are None.
         """
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
@@ -192,8 +190,8 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by data from `save`. If the data belongs to a configuration with different groups,
-        rules or settings, raise ValueError and keep the current states.
+        """Replace the current states by data from `save`. If the groups or adaptive rules of `data` differ from this
+        configuration, raise ValueError without a change.
         """
         if not isinstance(data, dict):
             raise ValueError(

@@ -30,10 +30,10 @@ class ClipConfig(OutcomeProperties, Settings):
     Args:
         rule: "none" only measures, "value" clips each element, "norm" clips each tensor by its own norm, and
             "global_norm" clips all tensors by the total norm.
-        threshold: The largest norm. For the rule "value", the largest magnitude of an element. Pass a number of 0 or
-            more, or a table with a schedule. A threshold of inf clips nothing.
+        threshold: The largest norm. For the rule "value", the largest magnitude of an element. Pass a table with a
+            schedule, or a number that is not negative. A threshold of inf clips nothing.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
-            {"rule": "agc"} for "norm". If you pass `adaptive`, `threshold` is optional and limits the computed
+            {"rule": "agc"} for "norm". With `adaptive`, `threshold` is optional, and is the maximum of the computed
             threshold. docs/adaptive.md describes the rules.
         min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
@@ -44,7 +44,8 @@ class ClipConfig(OutcomeProperties, Settings):
             "skip" (make no step) or "zero" (set gradients to 0).
         include, exclude: Patterns of parameter names, such as "*.bias". A gradient is clipped if its name matches
             `include` and does not match `exclude`. All other gradients stay unchanged, and are not part of the norm.
-        groups: A table for each group of parameters, with a name, patterns, and the keys that differ.
+        groups: A table for each group of parameters. The table has a name, patterns, and the settings that differ from
+            the settings of the configuration.
 
     Raises:
         ConfigError: A key or value is wrong. The message names the key, and describes the remedy.
@@ -94,7 +95,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             update: The new values, by key.
-            deep: This argument has no effect, because a copy shares nothing with the original.
+            deep: This argument has no effect. Every copy is deep.
 
         Raises:
             ConfigError: A key or a value is wrong.
@@ -208,7 +209,8 @@ class ClipConfig(OutcomeProperties, Settings):
             name: "name" or "name@version" of the format.
             version: The version of the trainer. Default: the version in `name`, or the newest supported version.
             nearest: If the format does not support the family or the eps, export the rule with the family and the eps
-                of the format. A ClipWarning then has the difference of the coefficients.
+                of the format. In this case, a ClipWarning reports how much the coefficients of the exported file differ
+                from the coefficients of this configuration.
 
         Raises:
             NotRepresentableError: The format does not support a setting. The message names the setting, and describes
@@ -241,12 +243,14 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             names: A model, its `named_parameters()`, a dict from names to parameters, or an ordered list of names.
-            details: Also measure the norm of each gradient, for `last.parameters`. Gradients are then read twice.
+            details: Also measure the norm of each gradient, for `last.parameters`. With `details`, every gradient is
+                read twice.
             process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of the
-                shards (see docs/distributed.md). All of these ranks must clip.
+                shards (see docs/distributed.md). Every rank of the process group must clip.
 
         Raises:
-            TypeError: `names` has an unsupported type. In a clip, a gradient has no name, although patterns need names.
+            TypeError: `names` has an unsupported type. The configuration has patterns, but a gradient of a clip has no
+                name.
 
         Example:
             >>> import numpy as np
@@ -272,8 +276,8 @@ class ClipConfig(OutcomeProperties, Settings):
             parameters: The parameters, in a container like `grads`. Only the adaptive rule agc needs this argument.
 
         Raises:
-            TypeError: An entry is not a gradient. The configuration selects parameters by name, and an entry has no
-                name. The adaptive rule agc gets no `parameters`.
+            TypeError: An entry is not a gradient. The configuration has patterns, but an entry has no name. The
+                adaptive rule agc gets no `parameters`.
             ValueError: The step is below 0 or has several elements. Ranks make different calls. The rule adagc gets
                 more or fewer gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -291,7 +295,8 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: An entry is neither None nor a floating-point tensor. The configuration selects parameters by
-                name, and a parameter has no name. The adaptive rule agc gets gradients without parameters.
+                name, and a parameter has no name. The adaptive rule agc needs parameters, but `parameters` contains
+                only gradients.
             ValueError: The step is below 0 or has several elements. Gradients overlap or cannot be written. Ranks make
                 different calls. The rule adagc gets more or fewer gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -338,19 +343,20 @@ class ClipConfig(OutcomeProperties, Settings):
             names: The model, its `named_parameters()`, or a dict from names to parameters. On PyTorch, patterns need
                 `names`, unless the optimizer was built from `named_parameters()`. On Keras, the name of a variable is
                 its path, with dots instead of slashes.
-            process_group, ownership, check_numel, check_replicas: For PyTorch, the ranks that share the gradients, and
-                checks of the shards (see docs/distributed.md). All of these ranks must make the same steps.
+            process_group, ownership, check_numel, check_replicas: Arguments for PyTorch gradients on several ranks.
+                docs/distributed.md describes these arguments. Every rank of the process group must make every step.
 
         Returns:
             A handle with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and `load_state_dict()`. The
             handle is also a context manager.
 
         Raises:
-            TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or only calls other optimizers. The
-                version of Keras is not supported. A Keras optimizer gets an argument that is only for PyTorch.
-            ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration selects
-                parameters by name, and a parameter has no name.
-            RuntimeError: FSDP1 shards the parameters, and you pass no ownership.
+            TypeError: The optimizer is neither from PyTorch nor from Keras. The optimizer has no hooks. The optimizer
+                is a wrapper around other optimizers. The version of Keras is not supported. You pass a Keras optimizer
+                with an argument for PyTorch, such as `process_group`.
+            ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration has
+                patterns, but a parameter has no name.
+            RuntimeError: FSDP1 shards the parameters, but `ownership` is missing.
         """
         spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
@@ -374,12 +380,13 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             names: The model, its `named_parameters()`, or a dict from names to parameters. The rule adagc needs
-                `names`. Patterns also need `names`, unless the patterns match Paddle's names, such as "linear_0.b_0".
+                `names`. Without `names`, patterns are compared with Paddle's names, such as "linear_0.b_0".
 
         Raises:
             TypeError: `names` has an unsupported type, or has parameters of another framework. The threshold is not
                 constant, and the program is static. nonfinite is "raise" or "skip", and the program is static.
-            ValueError: Patterns or the rule adagc need a parameter that is not in `names`. A clip raises this error.
+            ValueError: A parameter is not in `names`, but a pattern or the rule adagc needs the name of this parameter.
+                A clip raises this error.
             RuntimeError: The optimizer has parameter groups. `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)

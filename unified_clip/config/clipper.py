@@ -44,8 +44,9 @@ class Clipper:
         details: Also measure the norm of every gradient, for `last.parameters`. The clipper then reads all gradients
             twice.
         spec: The declared process group and ownership.
-        unmatched: Advice for the warning about a pattern that matches no name. Pass the advice if a call can lack some
-            parameters. The clipper then warns after the first call without new names.
+        unmatched: Advice for the warning about a pattern that matches no name. Set `unmatched` if some clip calls
+            contain only a part of the parameters. In this case, the warning waits for a call whose names are all known
+            from earlier calls.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
@@ -106,9 +107,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` from a step and packed states. An integration calls this method if it keeps
-        the step and the states by itself.
-        """
+        """Return the same data as `state_dict`, for a step and packed states that an integration stores."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
@@ -116,8 +115,8 @@ class Clipper:
         """Continue from a state that `state_dict` returned. The state can come from another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, has an unsupported version, or belongs to different adaptive
-                rules.
+            ValueError: `state` is not from `state_dict`, or its version is not supported. The adaptive rules of `state`
+                differ from the rules of this clipper.
         """
         step = loaded_step(state)
         self._adaptive.load(state["adaptive"])
@@ -138,7 +137,7 @@ class Clipper:
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         """Return the packed states of the adaptive rules, for the initial state of an optimizer.
 
-        counts: For each state, the number of gradients in a clip call. Gradients that are None count, too.
+        counts: The number of gradients in a clip call, once for each state. Gradients that are None count, too.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
@@ -305,12 +304,12 @@ class Clipper:
         *,
         count: int = 0,
     ) -> Outcome:
-        """Clip gradients, and store the outcome as `last`. Outside a compiled graph, also count the step.
+        """Clip gradients, and store the outcome as `last`. Steps of compiled graphs are not counted.
 
         ranges: The range of gradients for each part of the configuration.
         states: The states of the adaptive rules, if the caller keeps the states.
-        count: The number of gradients in the call. Gradients that are None are included. The count 0 means that no
-        gradient is None.
+        count: The number of gradients in the call. Gradients that are None are included. If 0, this function counts the
+            gradients.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
         current = self._adaptive.current if states is None else states

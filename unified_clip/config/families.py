@@ -1,4 +1,4 @@
-"""Compute how much two configurations with different `family` or `eps` differ."""
+"""Compute the effect of a different `family` or `eps` on the coefficients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""The threshold of a ramp is rounded to float32. The rounding multiplies the threshold by at least this factor."""
+"""The threshold of a ramp is rounded to float32. The rounded threshold is at least RAMP_ROUNDING times the exact
+threshold.
+"""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -32,8 +34,8 @@ class FamilyDifference:
     """The difference between two configurations that differ only in `family` and `eps`."""
 
     relative: float
-    """The largest relative difference of the unrounded coefficients. The number is rounded up to two digits, and is 0
-    only if the coefficients are equal.
+    """The largest relative difference of the unrounded coefficients. The number is rounded up to two digits. 0 means
+    equal coefficients.
     """
 
     differs_if_infinite: bool
@@ -47,9 +49,10 @@ class FamilyDifference:
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     """Return the difference between two configurations. If any setting except `family` and `eps` differs, return None.
 
-    Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients are
-    min(1, c / (n + e1)) and min(1, c / (n + e2)). If n <= c - e2, both coefficients are equal. Otherwise, their
-    relative difference is at most (e2 - e1) / (n + e2). The difference is largest at n = c - e1, or at n = 0 if c < e1.
+    Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients of the two
+    configurations are min(1, c / (n + e1)) and min(1, c / (n + e2)). If n <= c - e2, both coefficients are equal.
+    Otherwise, their relative difference is at most (e2 - e1) / (n + e2). The difference is largest at n = c - e1, or at
+    n = 0 if c < e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -66,7 +69,6 @@ def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
 
 
 Pair = tuple[ClipRule, ClipRule]
-"""The rules that two configurations apply to the same parameters."""
 
 
 def _eps_gap(pair: Pair) -> Decimal:
@@ -85,7 +87,7 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest threshold of all steps, or None if the threshold is 0 at all steps. For an adaptive
+    """Return the smallest positive threshold of all steps. None means that the threshold is always 0. For an adaptive
     threshold, return 0.
     """
     threshold: Any = rule.threshold

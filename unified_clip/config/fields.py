@@ -54,7 +54,6 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. Also accept NumPy's scalars, "inf" and "-inf"."""
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -83,7 +82,7 @@ def _number_field(
     """Return a pydantic type for numbers. The function `accepts` returns whether a number is valid.
 
     remedy: The error message for invalid numbers, such as "give a number above 0".
-    strings: Texts that the JSON Schema allows in addition to numbers, such as "inf".
+    strings: Valid texts, such as "inf". Only the JSON Schema uses this argument.
     schema: Keys to add to the JSON Schema.
     """
 

@@ -27,7 +27,6 @@ class Traced(NamedTuple):
     """1 if the total norm and the norms of all groups are finite, else 0."""
 
     states: list[Tensor]
-    """The packed states of the adaptive rules after the clip."""
 
 
 class GroupOutcome(NamedTuple):
@@ -35,29 +34,31 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at the step of the clip. If the bounds are -c and c, the threshold is c. For other bounds, and for
-    the rules none, adagc and agc, this field is None. If a compiled graph computes the step of a schedule, this field
-    is also None.
+    """The threshold at the step of the clip. If the bounds are -c and c, the threshold is c. For asymmetric bounds, and
+    for the rules none, adagc and agc, this field is None. The threshold of a schedule is None if a compiled graph
+    computes the step.
     """
 
     norm: float | None
     """The total norm of the group before the clip. For the rules `value` and `norm`, this field is None."""
 
     coef: float | None
-    """The clip coefficient. For the rule `norm`, the smallest of all coefficients. For the rule `value` and for skipped
-    steps, this field is None.
+    """The clip coefficient. For the rule `norm`, this field is the smallest coefficient of the gradients in the group.
+    For the rule `value` and for skipped steps, this field is None.
     """
 
     clipped: bool | None
-    """Whether any gradient of the group changed. If this is unknown or the step was skipped, this field is None."""
+    """Whether any gradient of the group changed. None means that the step was skipped, or that the effect on the
+    gradients is unknown.
+    """
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
 
 
 class ClipOutcome:
-    """The outcome of one clip. `print(outcome)` prints the outcome in one line. Reading the first number waits for the
-    device. If the clip was part of a compiled graph, reading a number raises RuntimeError.
+    """The outcome of one clip. `print(outcome)` prints the outcome in one line. When you read a number for the first
+    time, Python waits for the device. If the clip was part of a compiled graph, reading a number raises RuntimeError.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class ClipOutcome:
 
     @property
     def norm(self) -> float:
-        """The total norm of all included gradients before the clip. For the rule "global_norm" without groups, the norm
-        has the `norm_type` of the configuration. In all other cases, the norm is a 2-norm.
+        """The total norm of all included gradients before the clip. If the configuration has the rule "global_norm" and
+        no groups, the norm has the `norm_type` of the configuration. In all other cases, the norm is a 2-norm.
         """
         return self._numbers.total
 
@@ -136,7 +137,9 @@ class ClipOutcome:
 
     @property
     def clipped(self) -> bool | None:
-        """Whether any gradient changed. If this is unknown or the step was skipped, this property is None."""
+        """Whether any gradient changed. None means that the step was skipped, or that the effect on the gradients is
+        unknown.
+        """
         clipped = [part.clipped for part in self.parts.values()]
         return None if None in clipped and True not in clipped else any(clipped)
 
@@ -203,8 +206,8 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether any element of a group exceeds the threshold or a bound of the group. If this is unknown,
-        return None.
+        """Return whether any element of a group exceeds the threshold or a bound of the group. None stands for an
+        unknown result.
         """
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
@@ -216,8 +219,8 @@ class ClipOutcome:
 
 
 class OutcomeProperties:
-    """A base class that adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a
-    `Clipper`.
+    """A base class for classes with a `Clipper`. The base class adds `last`, `rate`, `state_dict` and
+    `load_state_dict`.
     """
 
     _clipper: Any
@@ -295,7 +298,7 @@ class _Numbers(NamedTuple):
     """The (norm, coefficient) tuples for each part of the configuration."""
 
     greatest: list[float | None]
-    """The largest magnitude of an element, for each part of the configuration with the rule `value`."""
+    """For each part with the rule `value`, the largest magnitude of the elements of all gradients."""
 
     each: list[float]
     """The norm of each gradient. The list is only filled if the clipper was made with `details=True`."""
@@ -308,9 +311,7 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome. The property `values` waits until the device has computed the numbers. This object
-    keeps no gradients in memory.
-    """
+    """`values` waits until the device has computed the numbers. This object keeps no gradients in memory."""
 
     def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
         self._late: list[tuple[Path, Scalar]] = []
@@ -335,7 +336,7 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return the value of a scalar on the host. For a scalar on a device, return a function that looks up the value
+        """Return a number, or a function for a number that is still on a device. The function looks up the number
         later.
         """
         if isinstance(scalar, float):
@@ -363,10 +364,6 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Replace each function in nested lists by its result.
-
-    late: The numbers from the device, by index.
-    """
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]
     return numbers(late) if callable(numbers) else numbers

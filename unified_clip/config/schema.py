@@ -162,8 +162,8 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """Sentences about steps whose norm is not finite in the trainer. If the trainer clips these steps by the rule, the
-    text is ''. Files do not have this field, because a clip configuration always clips by the rule.
+    """Sentences about a norm of inf or NaN in the trainer. '' means that the trainer applies the rule to this norm.
+    Files do not have this field.
     """
 
 
@@ -197,8 +197,7 @@ class Settings(Clipping):
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Validate the data, and add the inherited keys to each group (see `_inherited`). The attribute
-        `model_fields_set` of a group has only the keys of the group. So a copy or a saved file inherits all other keys
-        again.
+        `model_fields_set` of a group has only the keys of the group.
         """
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return validate(data)
@@ -244,12 +243,11 @@ class Settings(Clipping):
 
     @property
     def needs_parameters(self) -> bool:
-        """Whether any threshold depends on the values of parameters."""
         return any(part.adaptive is not None and not part.adaptive.has_state for part in self.parts)
 
     @property
     def allows_one_list(self) -> bool:
-        """Whether a clip can collect its gradients as one list. A list is faster than an object for each gradient."""
+        """Whether a clip can collect its gradients as one list."""
         needs_leaves = any(
             part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite == "zero")
             for part in self.parts
@@ -262,9 +260,6 @@ class Settings(Clipping):
 
     @property
     def not_finite(self) -> str:
-        """Sentences about steps whose norm is not finite in the imported trainer. If the trainer clips these steps by
-        the rule, the text is ''.
-        """
         return self.provenance.not_finite if self.provenance else ""
 
     @property
@@ -300,10 +295,10 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a group, with the keys that the group inherits from the configuration. If the group has a
-    different rule, the group inherits only family and eps, and only if both rules clip by norm. If the group sets
-    threshold, adaptive, min or max, the group inherits none of these four keys. If the group sets the key family, the
-    group does not inherit eps.
+    """Return the data of a group, with the keys that the group inherits from the configuration. If the rules of the
+    group and of the configuration differ, the group inherits only family and eps. If one of these rules is "value" or
+    "none", the group inherits nothing. If the group sets threshold, adaptive, min or max, the group inherits none of
+    these four keys. A group with its own `family` does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
@@ -322,8 +317,9 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether a part clips nothing. The reason can be the rule "none", an infinite threshold, or infinite
-    bounds. A part with an adaptive threshold clips, even if its largest threshold is inf.
+    """Return whether the settings of a part never change a gradient. The reason can be the rule "none", an infinite
+    threshold, or infinite bounds. A part with an adaptive threshold is never off, even if the maximum of the threshold
+    is inf.
     """
     if part.rule == "none":
         return True

@@ -19,14 +19,15 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration. Each group is a part. Parameters without a group belong to the
-    last part.
+    """Assigns gradients to the parts of a configuration. Every group of the configuration is a part. Parameters without
+    a group belong to the last part.
 
     names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of the
     gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come from the
     framework.
-    unmatched: Advice for the warning about a pattern that matches no name. Pass the advice if a call can lack some
-    parameters. The warning then comes after the first call without new names.
+    unmatched: Advice for the warning about a pattern that matches no name. Set `unmatched` if some clip calls contain
+        only a part of the parameters. In this case, the warning waits for a call whose names are all known from earlier
+        calls.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -77,7 +78,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of each part in `gradients`. The gradients must be in the order of `group_leaves`."""
+        """The gradients must be in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -120,7 +121,8 @@ class ParameterSelection:
 
     def _check(self, names: Sequence[str]) -> None:
         """Warn once about patterns that match no name, and about groups without parameters. If `unmatched` is set,
-        later calls can have more parameters. The warning then comes after the first call without new names.
+        later calls can have more parameters. In this case, the warning waits for a call whose names are all known from
+        earlier calls.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -128,7 +130,6 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        """Give the warnings of `_check` without a delay."""
         names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
         if self._checked or not names:
             return
@@ -165,9 +166,7 @@ def names_in(names: Any) -> list[str]:
 
 
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
-    """Return `names` for a deep copy. Models and parameters that `copy.deepcopy` has already copied are replaced by
-    their copies.
-    """
+    """Models and parameters that `copy.deepcopy` has already copied are replaced by their copies."""
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
     return memo.get(id(names), names)

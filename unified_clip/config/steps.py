@@ -1,4 +1,4 @@
-"""The step of a clip. Either the clipper counts its calls, or the caller passes the step."""
+"""Determine the training step of a clip. The caller passes the step, or the clipper counts its calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return a step as an int. The step can also be a whole number of NumPy, or a tensor that can be used as an index.
+    """The step can also be a whole number of NumPy, or a tensor that can be used as an index.
 
     remedy: The end of the error message for invalid values.
     """
@@ -81,9 +81,9 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 
 
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
-    """Return the step of a clip call. Outside compiled graphs, a tensor becomes a number.
+    """Return the step of a clip call. Outside compiled graphs, convert a tensor to an int.
 
-    step: The argument of the call. If None, the result is the step `counted`, from the counter of the clipper.
+    step: The argument of the call. None stands for `counted`, the step of the clipper's own counter.
     """
     entry.break_graph(
         "a clip configuration counts its clip calls. Clip outside the graph, or by a function of unified_clip.torch"

@@ -33,7 +33,9 @@ class Document:
     """
 
     data: Any
-    """The values of the file, or of all merged files. If a value cannot be read, it is an `Unknown`."""
+    """The values of the file. The values of a merged document come from all its files. If a value cannot be read, it is
+    an `Unknown`.
+    """
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """Maps each path of keys to its line. For toml, yaml and json, this mapping is empty."""
@@ -43,7 +45,7 @@ class Document:
     """Keys that occur twice in this file. The field `data` has the last value of each of these keys."""
 
     layers: tuple[Layer, ...] = ()
-    """The files of a merged document, including this file. Later files replace keys of earlier files."""
+    """The merged files, in the order of the merge. Later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -51,8 +53,8 @@ class Document:
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
-        """Return (file that sets a key, path of the key in the file). If no file sets the key, use the innermost table
-        that contains the key. If no file has this table, return (this document, `keys`).
+        """Return (file that sets a key, path of the key in the file). For a key that no file sets, search for the
+        innermost table of `keys` instead. If no file has this table, return (this document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):

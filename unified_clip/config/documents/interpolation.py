@@ -15,9 +15,7 @@ LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""The maximum number of values after all interpolations are replaced. Without a limit, interpolations of tables could
-fill the memory.
-"""
+"""Without a limit, interpolations of tables could fill the memory."""
 
 
 def resolve(data: Any) -> Any:
@@ -74,7 +72,7 @@ class _Resolver:
             self.active.discard(path)
 
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
-        """Replace the interpolations in a text. If the text is a single interpolation, the result can have any type."""
+        """Replace the interpolations in a text."""
         parts: list[Any] = []
         position = 0
         for match in re.finditer(r"\\*\$\{", text):

@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The trainer rejects a table, because the base file sets the same key to another type.
+    """The trainer rejects a table. The base file has a value of another type for the key of this table.
 
     keys: The path of the table.
     """
@@ -28,10 +28,9 @@ class MergeRules:
     """The name of a key such as `_delete_`. A table in which this key is true replaces the table of the base file."""
 
     keeps_missing: bool = False
-    """Whether the value "???" keeps the value of the base file, as in Hydra."""
+    """Whether "???" has no effect on a key that the base file sets, as in Hydra."""
 
     is_strict: bool = False
-    """Whether training fails if a table replaces a value that is not a table."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
         """Merge `upper` onto `lower`. `lower` is the data of a base file, or an `UnreadFile`. If a table is merged onto

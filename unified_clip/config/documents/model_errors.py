@@ -43,9 +43,7 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Return the first error in a document, with the place and the correct values. Errors about unknown keys come
-    first, because a misspelt key also causes an error about a missing key.
-    """
+    """Errors about unknown keys come first, because a misspelt key also causes an error about a missing key."""
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.
     outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
@@ -180,9 +178,7 @@ def _is_table(annotation: Any) -> bool:
 
 
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the keys that allow only one value, such as {"schedule": ("linear",)}. These keys show the kind of a
-    table.
-    """
+    """Return the keys that allow only one value, such as {"schedule": ("linear",)}."""
     fields = table.model_fields.items() if _is_table(table) else ()
     return {
         name: get_args(field.annotation)

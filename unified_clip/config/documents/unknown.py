@@ -52,7 +52,7 @@ class UnreadFile:
 
 
 class PartialTable(dict[Any, Any]):
-    """A table that might have more keys, because one of the merged files cannot be read."""
+    """A table that can lack keys, because one of the merged files cannot be read."""
 
     unread: UnreadFile
 

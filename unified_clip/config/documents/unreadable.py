@@ -1,4 +1,4 @@
-"""The error for a text that cannot be parsed, and the maximum length of numbers."""
+"""Errors for texts that cannot be parsed."""
 
 from __future__ import annotations
 

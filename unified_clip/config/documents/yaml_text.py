@@ -24,7 +24,7 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Prefixes of tags whose values are only known at run time. The tag ORDERED is an exception."""
+"""Prefixes of tags whose values are only known at run time. The tag ORDERED has such a prefix, but a known value."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
 """The tag of an ordered dict. The node has a single element: a list of all (key, value) pairs."""
@@ -73,8 +73,7 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     """Return the value of a node with an unknown tag, such as !LinearWarmup. If the node is a table or a list, the tag
-    is ignored. If the node is a text, as in `!include base.yaml`, the result is an `Unknown`, because the tag computes
-    a value. The tags COMPUTED, TEXT and ORDERED are exceptions.
+    is ignored. If the node is a text, as in `!include base.yaml`, the result is an `Unknown`.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
@@ -171,10 +170,10 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the size of a node, in characters plus values. The value of an alias counts at each use.
+    """Return the size of a node, in characters plus values. Each use of an alias adds the size of the alias's value.
 
-    sizes: The sizes of visited nodes, by `id`. None marks a node whose size is not computed yet. An alias to this node
-    is inside its own value.
+    sizes: The sizes of visited nodes, by `id`. None marks a node whose size is not computed yet. An alias to such a
+        node is recursive.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):

@@ -69,9 +69,9 @@ class Compared:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference of an element, divided by the largest magnitude in both results. The distance is inf if
-    the results differ and are not finite. If only one configuration skips the step or raises an error, the distance is
-    also inf.
+    """The largest difference between elements of the two results, divided by the largest magnitude of all elements. For
+    results that differ in NaN or infinite elements, the distance is inf. If only one configuration skips the step or
+    raises an error, the distance is also inf.
     """
 
     sentence: str
@@ -233,7 +233,7 @@ def _group(config: ClipConfig, name: str) -> str:
 
 
 def _aspects(config: ClipConfig, shared: Collection[str]) -> dict[str, str]:
-    """Return a dict from topics to settings in words, such as {"rule": "norm"}.
+    """Describe the settings by topic, such as {"rule": "norm"}.
 
     shared: The names of groups that both configurations have.
     """

@@ -40,7 +40,6 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 
 
 def warm_up(settings: Settings) -> list[str]:
-    """Return a sentence for each part of a configuration that clips nothing during a warm-up."""
     parts = [(f" of group {group.name!r}", group) for group in settings.groups] + [("", settings)]
     sentences = []
     for name, part in parts:

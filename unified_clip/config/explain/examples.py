@@ -30,7 +30,7 @@ STANDINS = ("weight", "bias")
 """To make an example name, these words replace `*` in a pattern."""
 
 PAIRED = 30
-"""The maximum number of patterns that are combined in pairs. The example name for a pair matches both patterns."""
+"""The maximum number of patterns that are combined in pairs."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Example:
 
 @dataclass(frozen=True)
 class _NameGroup:
-    """One or two parameter names. Each configuration has the same rule for both names."""
+    """One or two parameter names."""
 
     names: Sequence[str]
     rules: Sequence[Clipping | None]
-    """One rule for each configuration. If a configuration excludes the names, its entry is None."""
+    """One rule for each configuration. None means that the configuration excludes the names of this group."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
 
 
 def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
-    """Return a dict from names to indices in `config.parts`. Excluded names are left out."""
+    """Return a dict from names to indices in `config.parts`."""
     # warnings about patterns that match none of these names
     with warnings.catch_warnings(action="ignore", category=ClipWarning):
         parts = ParameterSelection(config, None).parameters({name: name for name in names}) or []

@@ -1,4 +1,4 @@
-"""The formats of trainers. To add a format, write a module with a subclass of `Format` in a folder of `trainers`."""
+"""The formats of trainers. To add a format, write a subclass of `Format` in a new module below `trainers`."""
 
 import importlib
 import inspect

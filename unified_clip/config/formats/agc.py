@@ -24,8 +24,7 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
 
 
 def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Check all settings, and return the AGC rule to export. If the settings do not use AGC, return None without a
-    check.
+    """Check all settings, and return the AGC rule to export. For settings without AGC, return None.
 
     convention: The variant of AGC that the trainer uses.
     has_eps: Whether the format supports the setting `eps` of AGC.

@@ -65,7 +65,7 @@ class Imported:
 
 
 class OtherFamilyError(NotRepresentableError):
-    """The error if a format supports all settings except the family or the eps."""
+    """The only unsupported setting is the family or the eps."""
 
     def __init__(self, message: str, family: FamilyName) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class Format(ABC):
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """The kinds of files that the format reads. Exported files have the first kind."""
+    """The kinds of files that the format reads. `kinds[0]` is the kind of exported files."""
 
     keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
@@ -91,9 +91,7 @@ class Format(ABC):
     """The newest supported release of the trainer. Exports use this release by default."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why the meaning of the keys depends on the version of the trainer. If the meaning does not depend on
-    the version, the text is ''.
-    """
+    """The reason why a reader of the file needs the version of the trainer. '' means that the version has no effect."""
 
     extends: ClassVar[str] = ""
     """The name of another format whose keys this trainer also has. If both formats recognise a file, this class reads
@@ -101,8 +99,8 @@ class Format(ABC):
     """
 
     instead: ClassVar[str] = ""
-    """A phrase for error messages. The phrase describes how to clip in this trainer by a `ClipConfig` named `clip`. If
-    this is impossible, the text is ''.
+    """A phrase for error messages. The phrase contains code that clips in this trainer. The variable `clip` in the code
+    is a `ClipConfig`. If no code can clip in this trainer, the text is ''.
     """
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
@@ -159,9 +157,7 @@ class Format(ABC):
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """Return the data of a file with the same effect as the settings. By default, the data has only the first clip
-        key. If a setting is not supported, raise NotRepresentableError.
-        """
+        """By default, the data has only the first clip key. For an unsupported setting, raise NotRepresentableError."""
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold
         for key in reversed(self.clip_keys[0]):
@@ -209,9 +205,10 @@ class Format(ABC):
             zero: The effect of a threshold of 0 in the trainer. By default, the attribute `zero` of the format applies.
             negative: The effect of a threshold below 0. If 0 switches clipping off, the default is "off". In all other
                 cases, the default is "error".
-            null: The effect of null. "off" switches clipping off, and "error" makes training fail.
-            infinite: The effect of inf. "off" clips nothing, and this function returns inf. "error" makes all gradients
-                NaN.
+            null: The effect of a threshold of null in the trainer. "off" switches clipping off, and "error" makes
+                training fail.
+            infinite: The effect of a threshold of inf in the trainer. "off" clips nothing, and this function returns
+                inf. "error" makes all gradients NaN.
 
         Raises:
             ConfigError: The value is not a number, is unknown, or makes training fail.
@@ -251,7 +248,7 @@ class Format(ABC):
     ) -> float | None:
         """Return the threshold to export. If the settings clip nothing, or have `min` and `max`, return None.
 
-        rules, family, zero: Each of these arguments overrides an attribute of the format.
+        rules, family, zero: Values that replace the attributes of the same names.
         """
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
@@ -285,7 +282,7 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """A sentence with Python code that clips by the configuration. If this is impossible, the text is ''."""
+        """Advice to load the configuration in Python, instead of an export. If `instead` is '', the text is ''."""
         text = (
             f" Or clip in Python{except_under(self.name)}: write `clip = ClipConfig.load(FILE)`, then {self.instead}."
         )
@@ -310,7 +307,6 @@ class Format(ABC):
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the family or the eps of the settings differs from the format."""
         if settings.rule == "value":
             return
         problem = f"it does not support `eps = {settings.eps:g}`. Remove `eps`." if settings.has_own_eps else ""

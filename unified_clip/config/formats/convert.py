@@ -1,4 +1,4 @@
-"""Import clip configurations from the formats of trainers, and export clip configurations to these formats."""
+"""Import files of trainers as clip configurations, and export clip configurations to files of trainers."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the clip settings in a clip configuration of unified_clip. If the file belongs to a trainer, the error
-    message has the command that imports the file.
-    """
+    """If the file belongs to a trainer, the error message has the command that imports the file."""
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -115,7 +113,7 @@ def write(
     version: The version of the trainer. The default is the version in `to`. If `to` has no version, the default is the
     newest supported version.
     nearest: Whether to replace an unsupported family or eps by the family and the eps of the format.
-    kind: "toml", "yaml" or "json". The default is the first kind of the format.
+    kind: "toml", "yaml" or "json". The default is `kinds[0]` of the format.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
@@ -176,7 +174,7 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if only other formats recognise a file. If the format `trainer` recognises the file, return []."""
+    """Return a note if another format recognises the file instead of `trainer`, else []."""
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
@@ -209,9 +207,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Merge a document with its base files. If a base file cannot be read, the keys that the base file might set become
-    unknown.
-    """
+    """Merge a document with its base files. A base file that cannot be read makes its possible keys unknown."""
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)
 
@@ -335,7 +331,7 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return advice with the command that imports a file of a trainer. If no format recognises the file, return ''."""
+    """If no format recognises the file, return ''."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Training engines, such as DeepSpeed, under which training code cannot clip in the usual way."""
+"""Training engines, such as DeepSpeed, that clip in place of the training code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""Maps (package of the trainer, engine) to a rule that the trainer rejects under the engine."""
+"""The rule that each combination of a trainer and an engine rejects. The keys are (package of the trainer, engine)."""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
 """Code that creates the callback for FSDP 1. The gradients of FSDP 1 carry no placement."""
@@ -87,7 +87,7 @@ def of_file(format_: str, document: Document) -> str:
 
 
 def adapted(instead: str, engine: str) -> str:
-    """Return the advice `instead`, adapted to an engine. If code cannot clip under the engine, return ''."""
+    """Return the advice `instead`, adapted to an engine. '' means that the engine allows no clipping in code."""
     if engine in UNREACHABLE:
         return ""
     return instead.replace("ClipCallback(clip)", SHARDED) if engine == FSDP1 else instead

@@ -1,4 +1,4 @@
-"""Advice for users who must pass the format of a file by name."""
+"""Advice for users who must pass the name of a format."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LOOKALIKE = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""A pattern for the names of clip keys of all trainers. Names are compared in lower case and without punctuation."""
+"""A pattern for keys that look like clip keys. Names are compared in lower case and without punctuation."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"
@@ -45,16 +45,15 @@ BY_CODE = (
 """Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""The minimum similarity and the minimum length of a misspelt clip key. difflib computes the similarity."""
+"""The minimum similarity between a misspelt key and a clip key, and the minimum length of a misspelt key. difflib
+computes the similarity.
+"""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""The last parts of keys that switch clipping on or off. The keys are compared in lower case and without
-punctuation.
-"""
+"""Keys are compared in lower case and without punctuation."""
 
 
 def unread_paths(document: Document, trainer: Format) -> list[Path]:
-    """Return the paths of keys that have the name of a clip key, but that the trainer does not read."""
     places = [*trainer.places(document), *trainer.foreign_keys]
     entries = _entries(document.data, places)
     return [path for path, value in entries if not _is_at(path, places) and _is_clip_key(path, value, places)]
@@ -119,9 +118,7 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a clip key twice with different values. Tables with clip keys are also
-    checked.
-    """
+    """Raise ConfigError if a file sets a clip key twice with different values."""
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]
     for duplicate in document.duplicates:
         outer = duplicate.keys
@@ -146,8 +143,8 @@ def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return a text such as "max_grad_norm is not set" if all clip keys of a file are without a value. Otherwise,
-    return ''. Keys that set a rule are not checked.
+    """Return a text such as "max_grad_norm is not set" if no clip key of the file has a value. Otherwise, return ''.
+    Keys that set a rule are not checked.
     """
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
@@ -159,7 +156,6 @@ def unset(document: Document, trainer: Format) -> str:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    """Return (path, value) for each key that has the name of a clip key of any trainer."""
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
 
@@ -178,7 +174,7 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:
-    """Return whether a path matches any of the places. The wildcard ANY in a place matches any key."""
+    """Return whether a path matches any of the places."""
     same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 

@@ -71,7 +71,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def end_of(node: ast.expr) -> tuple[int, int]:
-    """Return (line, column) of the end of an expression. Of two nested calls, Python runs the call that ends first."""
+    """Return (line, column) of the end of an expression."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
@@ -101,8 +101,8 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Map each name to the expressions that the source assigns to the name. If a name is bound in another way, for
-        example as a loop variable or a parameter, the list has None.
+        """Map each name to the expressions that the source assigns to the name. Other bindings, such as a loop variable
+        or a parameter, add None to the list.
         """
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
@@ -191,10 +191,7 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """Return the arguments of a call by name.
-
-        names: The parameter names of the called function, in their order.
-        """
+        """`names` has the parameter names of the called function, in their order."""
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred):
@@ -249,7 +246,6 @@ class Source:
         return node
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes that contain a node. The innermost node comes first."""
         while node in self.parents:
             node = self.parents[node]
             yield node

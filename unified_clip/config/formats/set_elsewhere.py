@@ -1,4 +1,4 @@
-"""The error for a file if the clip settings of the training are not in this file."""
+"""The error for a file whose trainer takes the clip settings from another place."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """If the document names base files, make all missing keys unknown. The trainer does not read base files, but
-    another program might merge them.
-    """
+    """If the document names base files, make all missing keys unknown."""
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []
     for key in keys:

@@ -33,8 +33,8 @@ class Inheritance(ABC):
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Merge a file with its base files, and resolve its interpolations. If a base file cannot be found, the keys
-        that the base file might set become unknown. If the trainer would reject the files, raise ConfigError.
+        """Merge a file with its base files, and resolve its interpolations. A missing base file makes its possible keys
+        unknown. If the trainer would reject the files, raise ConfigError.
         """
 
 

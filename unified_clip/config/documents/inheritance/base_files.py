@@ -56,9 +56,8 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files. If the last base file cannot be read, return an `UnreadFile`. If
-        another base file cannot be read, the data of all earlier base files is dropped, because the unread file might
-        change any key.
+        """Return the merged data of all base files. If the last base file cannot be read, return an `UnreadFile`. If an
+        earlier base file cannot be read, return only the data of the later base files.
         """
         lower: Any = {}
         for index, base in enumerate(bases):

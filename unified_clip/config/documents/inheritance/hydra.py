@@ -43,8 +43,8 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """Return whether a file is only part of a configuration. The file is a part if it has a package header, such as `#
-    @package _global_`, and chooses no file of a group.
+    """Return whether a file is only part of a configuration. Such a file has a package header, such as `# @package
+    _global_`, and its `defaults` list chooses no file.
     """
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
@@ -52,8 +52,8 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return all main configurations that can choose the file at `path`. Each main configuration is composed with this
-    choice. For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
+    """Find the main configurations with a choice between files such as `path`. Each main configuration is composed with
+    this choice. For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
     """
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
@@ -64,9 +64,7 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Return a main configuration composed with the file `part`. If the main configuration has no entry for the folder
-    of `part`, return None.
-    """
+    """If the main configuration has no entry for the folder of `part`, return None."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -89,8 +87,6 @@ def _parse(path: Path, name: str) -> Document:
 class _Node:
     document: Document
     root: Path
-    """The folder with the folders of all groups."""
-
     group: str
     """The folder of the file, relative to `root`."""
 
@@ -102,12 +98,12 @@ class _Node:
 class _Composition:
     files: Files
     choices: dict[str, Default] = field(default_factory=dict)
-    """The entries of `defaults` lists that override a choice. The keys are names such as "trainer" or "db@source"."""
+    """The keys are names such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
-    """The chosen file of each group. These files replace `${group}` in a `defaults` list."""
+    """The file that a `defaults` list chooses for each group. These files replace `${group}` in a `defaults` list."""
 
     def compose(self, document: Document) -> Document:
         path = (document.path or Path(document.name)).resolve()
@@ -208,15 +204,15 @@ def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _absolute(package: str) -> tuple[str, ...]:
-    """Split a package, such as "trainer.fit", into its keys. The text up to the last `_global_` is dropped."""
+    """The text up to the last `_global_` is dropped."""
     return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
     """Return the folder that contains the folders of all groups.
 
-    The function searches from `folder` upwards for the group of an absolute entry. For example, the group of
-    `/db: mysql` is `db`. If no folder contains a group, return `folder`.
+    An absolute entry, such as `/db: mysql`, names a folder in the result. The search goes upwards from `folder`. If no
+    folder contains a group, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

@@ -26,18 +26,16 @@ class Default:
     """
 
     names: tuple[str, ...]
-    """The names of the files that the entry chooses. For example, the names are ("gpu",) for `trainer: gpu`, and () for
-    `trainer: null`.
-    """
+    """The chosen files, such as ("gpu",) for `trainer: gpu`, and () for `trainer: null`."""
 
     package: str | None
-    """The package after @ in the entry. If None, the entry has the package of the group."""
+    """The package after @ in the entry. None stands for the default package of Hydra, which is the group."""
 
     is_absolute: bool
     is_override: bool = False
     is_optional: bool = False
     is_group: bool = field(default=True)
-    """Whether the entry chooses a file of a group. Another file can override this choice."""
+    """Whether the entry chooses a file of a group."""
 
     @property
     def is_self(self) -> bool:

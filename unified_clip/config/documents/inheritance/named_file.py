@@ -15,8 +15,9 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The number of folders that are searched for a named file, from the folder of the configuration upwards. A search is
-necessary, because a named path is relative to the unknown working directory of the training program.
+"""The maximum number of folders in a search for a named file. The search goes upwards from the folder of the
+configuration. A search is necessary, because a named path is relative to the unknown working directory of the training
+program.
 """
 
 

@@ -1,4 +1,4 @@
-"""Find statements in a configuration that might change the value of a name without a plain assignment."""
+"""Find statements that might change a setting, apart from plain assignments such as `a = 1`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reads_base(statement: ast.stmt) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the plain names that a statement assigns. Targets such as `a.b` and `a, b` are left out."""
+    """Targets such as `a.b` and `a, b` are ignored."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]
@@ -31,10 +31,9 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement with an unknown effect on clipping. The name is in `ROOTS`, and has
-    an unknown value after the statement.
+    """Return (name, statement) for each statement with an unknown effect on clipping. The name is an entry of `ROOTS`.
 
-    understood: Statements that the reader has already applied. These statements are skipped.
+    understood: Statements with a known effect. These statements are skipped.
     """
     relevant = _relevant_names(body)
     sets_wrapper = any("optim_wrapper" in assigned_names(statement) for statement in body)
@@ -52,7 +51,7 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
     """Return the names whose values affect clipping. If several names refer to the same dict, the result has all of
-    these names. The result always includes WRITERS, and "*" for `import *`.
+    these names. WRITERS and "*" are always in the result. "*" stands for `import *`.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
@@ -89,9 +88,7 @@ def _is_builtin(function: ast.expr) -> bool:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """Return the names that are used, bound or imported in a node. Of all builtin functions, only WRITERS are included.
-    The name `_base_` is left out in expressions that read no clip settings, such as `_base_.train_pipeline`.
-    """
+    """Return the names that are used, bound or imported in a node. Builtin functions except WRITERS are ignored."""
     names: set[str] = set()
     nodes = list(ast.walk(node))
     irrelevant = [inner.value for inner in nodes if isinstance(inner, ast.Attribute) and inner.attr not in ROOTS]

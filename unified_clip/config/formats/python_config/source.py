@@ -1,4 +1,6 @@
-"""Read a configuration in Python. The reader finds the values that are assigned to names at the top level."""
+"""Read a configuration file that is written in Python. The reader finds the values that are assigned to names at the
+top level.
+"""
 
 from __future__ import annotations
 
@@ -92,9 +94,7 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a path is in a base file and has no clip settings. Before the base files are read, the result
-        is True for all paths in base files.
-        """
+        """Return whether a path is in a base file, and has no known clip settings."""
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:
@@ -160,7 +160,7 @@ def _path(node: ast.expr) -> tuple[str, ...]:
 
 
 def _unbraced(node: ast.expr) -> ast.expr:
-    """Return the expression inside `{{ }}`, an old syntax of mmengine. All other expressions stay unchanged."""
+    """Return the expression inside `{{ }}`, an old syntax of mmengine."""
     match node:
         case ast.Set(elts=[ast.Set(elts=[inner])]) if _path(inner)[:1] == ("_base_",):
             return inner

@@ -27,7 +27,9 @@ max_grad_norm.
 """
 
 NULL_FAILS = Version("5.0.0.dev0")
-"""The first version in which training fails with null. In earlier versions, null switches clipping off."""
+"""The first version in which a max_grad_norm of null makes training fail. In earlier versions, null switches clipping
+off.
+"""
 
 NULL = "null switches clipping off in transformers 4, and makes training fail in 5. Set 0 to clip nothing."
 WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
@@ -129,7 +131,7 @@ class HuggingFace(Format):
         return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
-        """Return a note about DeepSpeed. If DeepSpeed does not clip at max_grad_norm, raise ConfigError."""
+        """Return a note. If DeepSpeed does not clip, or if its threshold is not max_grad_norm, raise ConfigError."""
         clip = document.get(*DEEPSPEED)
         if not document.has(*DEEPSPEED):
             raise document.wrong(DEEPSPEED[:1], f'{NO_CLIP} To clip at max_grad_norm, set "gradient_clipping": "auto".')

@@ -122,7 +122,6 @@ class Optax(PythonFormat):
 
 
 def short(name: str) -> str:
-    """Return a short form of a dotted name: the last part, or the complete name if the name is in a tree module."""
     return name if name.startswith(("tree.", "tree_utils.")) else name.rpartition(".")[2]
 
 
@@ -179,9 +178,7 @@ class _PlaceCheck:
         return []
 
     def _transforms(self, argument: ast.AST) -> bool:
-        """Return whether an argument calls a function of optax. The call can be in the argument or in a variable. Calls
-        of schedules are ignored.
-        """
+        """Calls of schedules are ignored."""
         names = [name.id for name in ast.walk(argument) if isinstance(name, ast.Name)]
         values = [value for name in names for value in self.source.bound.get(name, []) if value is not None]
         called = [call.func for value in [argument, *values] for call in ast.walk(value) if isinstance(call, ast.Call)]
@@ -197,9 +194,9 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement. These nodes read the assigned names, or call the
-        function that returns the result. A read in another function can be anywhere in the source, but a read in the
-        same function must come later.
+        """Return the nodes that use the result of a statement. Such a node reads a variable that the statement assigns,
+        or calls the function that contains the return statement. Within one function, only a read after the statement
+        uses the result.
         """
         source = self.source
         function = source.function(statement)

@@ -92,7 +92,6 @@ class RLlib(Format):
         return self.clip_keys[2:] if self._is_saved(document) else self.clip_keys[:2]
 
     def _is_saved(self, document: Document) -> bool:
-        """Return whether the top level of a file has the configuration of a single run."""
         return any(document.has(*path) for path in self.own_keys)
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -121,5 +121,5 @@ class StableBaselines3(Format):
 
 
 def _is_run(document: Document) -> bool:
-    """Return whether the top level of a file has the arguments of a single run. The RL Zoo saves these files."""
+    """The RL Zoo saves the arguments of a run at the top level of a file."""
     return document.shows("policy") and document.shows("n_timesteps")

@@ -1,4 +1,4 @@
-"""The YAML format of verl, with the keys `grad_clip` or `optim.clip_grad` of the actor and the critic."""
+"""The YAML format of verl. The actor and the critic have the key `grad_clip`, or the key `optim.clip_grad`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
 """A pattern for the key `model-module`. The pattern matches models for speech synthesis and voice conversion."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
-"""Keys that ESPnet 1 reads only for speech recognition and translation."""
+"""A file of ESPnet 1 with one of these keys is for speech recognition or translation."""
 
 TEXT_MODULE = re.compile(r"e2e_(asr|mt|st)")
 

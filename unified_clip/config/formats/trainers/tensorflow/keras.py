@@ -130,9 +130,7 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file. The keys of the optimizer or the argument `version` show
-        the generation.
-        """
+        """Return the generation of Keras that wrote the file."""
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")
         if legacy is not None:

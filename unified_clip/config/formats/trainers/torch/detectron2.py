@@ -122,7 +122,6 @@ class Detectron2(Format):
         return {"SOLVER": {"CLIP_GRADIENTS": table}}
 
     def _fits_full_model(self, settings: Settings) -> bool:
-        """Return whether the clip type `full_model` has the same effect as the settings."""
         with contextlib.suppress(NotRepresentableError):
             self.export_threshold(settings, rules=("global_norm",), zero="off")
             return settings.norm_type in (None, 2.0)

@@ -21,7 +21,6 @@ VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 BATCHES = "limit_train_batches"
 
 ROOTS: tuple[tuple[str, ...], ...] = (("trainer",), ("fit", "trainer"), ("lightning", "trainer"))
-"""The paths at which a file can have the arguments of the Trainer."""
 
 HYDRA_TRAINER = re.compile(r"(lightning|pytorch_lightning|pl)(\.\w+)*\.Trainer")
 
@@ -93,7 +92,7 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the class that Hydra creates, from the key `_target_`. If the table does not have the key, return None.
+    """Return the value of Hydra's key `_target_`, which names a class. If the table does not have the key, return None.
 
     table: The path of the table. If the path is empty, the table is the complete file.
     """

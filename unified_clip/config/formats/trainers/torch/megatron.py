@@ -51,8 +51,8 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script. If an option has several different values,
-        the document has a list of the values. Nested keys such as `--a.b` are left out.
+        """Return a document with the value of each `--option` of a script. If an option occurs with several values, the
+        entry of this option is a list. Nested keys such as `--a.b` are left out.
         """
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
