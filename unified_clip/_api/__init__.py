@@ -1,4 +1,4 @@
-"""The public functions and classes, written once.
+"""The public functions and classes. All frameworks share this code.
 
 Each namespace passes the backend of its framework to the functions.
 """

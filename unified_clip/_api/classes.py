@@ -56,8 +56,8 @@ class GradientClip(FrameworkBinding):
                 parameter.
 
         Returns:
-            The list of tuples, in the same order. If an eager clip by norm on a CPU does not change a gradient, the
-            list contains the gradient itself, not a copy.
+            A list of tuples, in the order of params_grads. If an eager clip by norm on a CPU does not change a
+            gradient, the list contains the gradient itself, not a copy.
 
         Raises:
             TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or
@@ -220,7 +220,7 @@ class ErrorClipByValue(FrameworkBinding):
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
     def __call__(self, gradient: Any) -> Any:
-        """Return the gradient with every element clipped, as a new tensor.
+        """Clip every element of the gradient to the bounds. Return a new tensor.
 
         Raises:
             TypeError: `gradient` is not a tensor, or has an integer, boolean or complex dtype.

@@ -19,7 +19,7 @@ from .._core.types import Tensor
 Resolve = Callable[[Any], tuple[Backend, Any]]
 """A function that returns (backend, argument).
 
-In the argument, new iterators replace the iterators that the function has read.
+If the function reads an iterator, the returned argument contains a new iterator over the same items.
 """
 
 

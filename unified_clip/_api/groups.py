@@ -1,4 +1,4 @@
-"""Clip groups of gradients by different rules, for `ClipConfig`. `_core/rule.py` has the formulas."""
+"""Apply a clipping rule of `ClipConfig` to each group of gradients. `_core/rule.py` has the formulas."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .._core.types import Scalar, Tensor
 Nonfinite = Literal["family", "raise", "skip", "zero"]
 """The action if a norm is NaN or infinite.
 
-"family" applies the formula of the configuration's family. "raise" raises NonFiniteNormError. "skip" clips nothing, and
-the caller removes the gradients. "zero" sets all results to 0.
+"family" applies the formula of the configuration's family. "raise" raises NonFiniteNormError. "skip" changes no
+gradient, and the caller skips the step. "zero" sets all results to 0.
 """
 
 IN_GRAPHS = {
@@ -28,7 +28,6 @@ IN_GRAPHS = {
     "skip": "skip a step from inside a graph. Use 'zero' to set all gradients to 0. To skip steps, call attach_to() "
     "(Keras) or as_optax() (JAX)",
 }
-"""The end of the error message if compiled graphs do not support a value of `nonfinite`."""
 
 
 class Outcome(NamedTuple):
@@ -42,7 +41,7 @@ class Outcome(NamedTuple):
     """For each group that is clipped by value, the largest magnitude. For all other groups, the value is None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """(number of NaN, number of infinities). None means that the clip did not count them."""
+    """(number of NaN, number of infinities). None means that the elements were not counted."""
 
     per_tensor: list[Norm]
     """The norm of each gradient. The list is empty if the argument `details` is False."""
@@ -63,7 +62,7 @@ def clip(
     """Clip each group by its rule. The groups cover all gradients, in order.
 
     inputs: The tensors on which thresholds depend.
-    patterns, step: The configuration's patterns and step, which must be equal on every rank.
+    patterns, step: Values of the configuration. The ranks compare the values, which must be equal.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
@@ -113,7 +112,6 @@ def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple
 def _must_match(
     rules: Sequence[ClipRule], nonfinite: Nonfinite, details: bool, patterns: object, step: int | None
 ) -> dict[str, Any]:
-    """Return the values that must be equal on every rank, except thresholds that are tensors."""
     thresholds = [clip_rule.threshold for clip_rule in rules if isinstance(clip_rule.threshold, float)]
     threshold = {"threshold": thresholds[0]} if len(thresholds) == 1 else {"thresholds": thresholds}
     described = [

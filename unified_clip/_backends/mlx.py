@@ -1,9 +1,9 @@
 """The backend of MLX. In-place functions assign by `gradient[...] = value`, which changes only the array object
 `gradient`.
 
-MLX arrays often share memory, for example a slice and its array, or the gradients of a and b in f(a + b). So the host
-path only reads memory, and never writes. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the
-CPU stream, because MLX supports float64 only on the CPU.
+MLX arrays often share memory. For example, a slice shares memory with its array. So the host path only reads memory,
+and never writes. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the CPU stream, because MLX
+supports float64 only on the CPU.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of a number between 0 and pi / 2. MLX's function is not used, because it computes in
-        float32 on a CPU.
-        """
+        """MLX's function is not used, because it computes in float32 on a CPU."""
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -197,9 +195,7 @@ class MlxBackend(Backend, DevicePrimitives):
 
 
 class AssigningPath(host.HostPath):
-    """A host path for MLX. The path assigns new values to the array objects. Memory is not written, because several
-    arrays can share memory.
-    """
+    """A host path for MLX. Overwriting memory would also change other arrays that share the memory."""
 
     _backend: MlxBackend
 
@@ -211,15 +207,15 @@ class AssigningPath(host.HostPath):
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any of the values. If no value is traced, start to evaluate the values."""
+    """Return whether a transformation traces any of the values. If no value is traced, the asynchronous evaluation of
+    the values starts.
+    """
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether MLX rejects the evaluation of values. This error is the only sign by which MLX shows that values
-    are traced.
-    """
+    """Return whether `evaluate` raises the error for traced values. MLX has no function that detects traced values."""
     try:
         evaluate(values)
     except ValueError as error:
@@ -273,7 +269,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """MLX's function is not used, because it computes in float32 on a CPU."""
+    """On a CPU, `mx.cos` computes in float32."""
     return mx.power(math.e, numbers)
 
 

@@ -14,7 +14,7 @@ from .._core.types import Tensor
 
 
 class NumpyBackend(Backend):
-    """The backend of NumPy. Scalars of NumPy become 0-d arrays that cannot be written."""
+    """The backend of NumPy. NumPy scalars become read-only 0-d arrays."""
 
     name = "numpy"
     writable = True

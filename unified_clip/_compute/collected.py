@@ -1,4 +1,4 @@
-"""The host path over gradients that the compiled kernels collect in one pass."""
+"""The host path for gradients that the compiled kernels have collected in one pass."""
 
 from __future__ import annotations
 
@@ -84,10 +84,6 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def _norms(self) -> Array:
-        """Return the 2-norm of each tensor of a list that contains no float64.
-
-        The next total norm uses the same sums.
-        """
         self._whole._square_sums = self._list.square_sums(self._threads)
         norms, doubt = kernels.certified_roots(*self._whole._square_sums)
         for index in doubt:
@@ -125,9 +121,9 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return the kernels' collector of plain gradients. Without compiled kernels, return None.
+    """Without compiled kernels, return None.
 
-    methods: The names of tensor methods, and the result of each method for a plain tensor.
+    methods: The name of each tensor method, and the result that the method must return for a plain tensor.
     recording: The name and the value of a tensor attribute. If a tensor's attribute has this value, the framework
         records a derivative.
     """
@@ -143,7 +139,7 @@ def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | Non
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    """Return None if a gradient is not plain, or if a parameter has a gradient only in `main_grad`."""
+    """Return None if a gradient is not plain. Also return None if a parameter has `main_grad` but no `grad`."""
     if collector is None:
         return None
     path = path_over(cast(Backend, backend), collector.of_parameters(parameters))
@@ -151,7 +147,6 @@ def collect_parameters(backend: Parameters, collector: Any | None, parameters: S
 
 
 def has_all(backend: Parameters, gradients: Sequence[Any], parameters: Sequence[Any]) -> bool:
-    """Return False if a parameter has a gradient only in `main_grad`."""
     if len(gradients) == len(parameters):
         return True
     return not any(backend.main_gradient_of(parameter) is not None for parameter in parameters)

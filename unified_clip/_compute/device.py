@@ -1,4 +1,4 @@
-"""The device path, which computes by a framework's own operations in float64.
+"""The device path. It computes in float64 with the framework's operations.
 
 Compiled graphs, GPUs and derivatives need this path.
 """
@@ -25,7 +25,7 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Round `wide` to float32 by rounding to odd, and return the bits of the result.
+    """Round `wide` to float32, and return the bits. The rounding mode is rounding to odd.
 
     Rounding to odd sets the last bit of each number that float32 cannot represent exactly. The float32 result can then
     be rounded to 16 bits without a double-rounding error.
@@ -69,7 +69,7 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p, but at most the largest float64, because infinity times the logarithm of 1 would be NaN."""
+    """Return 1 / p. If the quotient is infinite, return the largest float64 instead, because inf * log(1) is NaN."""
     return min(1 / p, sys.float_info.max)
 
 

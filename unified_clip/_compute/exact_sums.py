@@ -11,8 +11,8 @@ CHUNK = 16 * BLOCK
 """The number of elements that are converted to float64 at once. The converted elements fit into the cache."""
 
 LIMB = 18
-"""A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits. Products of limbs add up to less than 2**37
-for an element, and to less than 2**53 for CHUNK elements.
+"""A mantissa of 53 bits is split into three limbs of 18, 18 and 17 bits. For one element, the sum of all products of
+limbs is below 2**37. For CHUNK elements, the sum is below 2**53.
 """
 
 

@@ -1,4 +1,4 @@
-"""The device path in compiled graphs that can call the compiled kernels."""
+"""The device path in compiled graphs. Such a graph calls the compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from .device import DevicePath
 
 
 class GraphKernels(Protocol):
-    """The compiled kernels as operations of a framework's graphs."""
-
     def supports(self, tensors: Sequence[Tensor]) -> bool:
         """Return whether the kernels can compute on these tensors in the traced graph."""
 
@@ -61,7 +59,6 @@ class GraphPath(DevicePath):
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        """Compute the norm by the framework's operations, which have derivatives."""
         assert not self._is_per_tensor, "`per_tensor` has checked that the kernels compute these norms"
         return super().norm(p)
 

@@ -155,7 +155,7 @@ class HostPath:
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
     def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
-        """Return a write that reports the change to automatic differentiation, and a write that changes the memory."""
+        """Return two functions. One reports the change to automatic differentiation. The other writes memory."""
         return [Write(partial(self._backend.bump_versions, self._tensors), nothing), Write(write)]
 
     def unchanged(self) -> list[Tensor]:
@@ -224,8 +224,8 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs can call the compiled kernels.
 
-    UNIFIED_CLIP_GRAPH=framework, or any value of UNIFIED_CLIP_PATH, makes the result False. UNIFIED_CLIP_GRAPH=kernels
-    makes the result True.
+    Return False if UNIFIED_CLIP_GRAPH is `framework`, or if UNIFIED_CLIP_PATH is set. UNIFIED_CLIP_GRAPH=kernels makes
+    the result True.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -238,7 +238,7 @@ def forced_path(*own: str) -> str:
 
     If the variable is not set, return an empty string.
 
-    own: The values that are allowed for this framework only.
+    own: Additional values that only this framework supports.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

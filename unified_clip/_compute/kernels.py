@@ -1,6 +1,6 @@
 """The arithmetic of the host path on lists of arrays: exact norms, scaling and clamping.
 
-A list is a `TensorList` of the compiled kernels, or an `ArrayList`, which computes the same bits with NumPy. NumPy has
+A list is a `TensorList` of the compiled kernels, or an `ArrayList` of NumPy. Both classes return equal bits. NumPy has
 no bfloat16, so arrays of uint16 contain the bits of bfloat16 numbers.
 """
 
@@ -37,10 +37,7 @@ Part = tuple[Array, str]
 
 
 class ArrayList:
-    """A list of NumPy arrays that supports all dtypes and byte orders.
-
-    The methods have the names and results of `TensorList` in the compiled kernels.
-    """
+    """A list of NumPy arrays that supports all dtypes and byte orders."""
 
     is_short = True  # NumPy uses one thread
 
@@ -86,7 +83,6 @@ class ArrayList:
 
 
 def array_list(parts: Sequence[Part]) -> Any:
-    """Return a `TensorList` of the compiled kernels if possible, else an `ArrayList`."""
     if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
         return ArrayList(parts)
     return KERNELS.TensorList.of_arrays([view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts))
@@ -169,7 +165,7 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
 
 
 def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) -> float:
-    """Return the p-norm for any p. Powers of |g| / largest |g| are added up in NumPy's extended precision."""
+    """Return the p-norm for any p. NumPy adds up (|g| / m)**p in extended precision, where m is the largest |g|."""
     parts = magnitudes(parts)
     top = array_list(parts).max_abs(threads)
     if top == 0 or not math.isfinite(top):
@@ -266,10 +262,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root of a number, rounded to float32. If the root might be rounded wrongly, return None.
-
-    This function works without NumPy arrays, and outside of `ieee_arithmetic`.
-    """
+    """Return the square root of a number, rounded to float32. If the root might be rounded wrongly, return None."""
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
     lost += 2.0**-50  # for the product and the root below
@@ -303,7 +296,7 @@ def bounds(value: float) -> list[float]:
 
 
 def clamp(view: Array, dtype: str, low: Array, high: Array, out: Array) -> None:
-    """Write clamped elements into `out`. NaN and values that equal a bound keep their bits."""
+    """Write clamped elements into `out`. The bits of NaN, and of elements that are equal to a bound, do not change."""
     values = decode(view, dtype)
     below, above = values < low, values > high
     if out is not view:
@@ -337,7 +330,7 @@ def is_array(value: Any) -> bool:
 
 
 def own_copy(value: Any) -> Array:
-    """Return a copy of an array or a NumPy scalar in the machine's byte order. A framework can keep the copy."""
+    """Copy an array or a NumPy scalar. The copy has the machine's byte order. A framework can keep the copy."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
@@ -362,7 +355,9 @@ def decode(array: Array, dtype: str) -> Array:
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Round float32 numbers to stored float16 or bfloat16 numbers, ties to even. Other dtypes stay unchanged."""
+    """Round float32 numbers to float16 or bfloat16, with ties to even. Return bfloat16 numbers as uint16 bits. Other
+    dtypes stay unchanged.
+    """
     if dtype == "float16":
         return values.astype(np.float16, copy=False)
     if dtype != "bfloat16":

@@ -30,10 +30,9 @@ class _Memory:
 
 
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
-    """For each tensor, return the index of the first tensor in the same memory.
+    """Return an index for each tensor: the index of the first tensor that shares its memory.
 
-    Raise ValueError if two tensors overlap in part, or if memory cannot be written. Tensors without views are only
-    compared by identity.
+    Raise ValueError if two tensors share only a part of their memory, or if a tensor is read-only.
     describe: A function that returns the name of the tensor at an index, for error messages.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
@@ -64,7 +63,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
 
 
 def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of at least two arrays that can overlap. Arrays in different groups never overlap."""
+    """Yield groups of two or more arrays. Arrays in one group can overlap. Arrays in different groups never overlap."""
     bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in views.items()}
     for group in _connected(bounds):
         yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]
@@ -102,8 +101,8 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (size, step). An array consists of contiguous parts of `size` bytes. The distance between two parts is a
-    multiple of `step`.
+    """Return (size, step). The array has contiguous parts, and each part has `size` bytes. The distance between two
+    parts is a multiple of `step`.
     """
     size, step = view.itemsize, 0
     for stride, length in _steps(view):

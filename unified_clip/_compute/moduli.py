@@ -1,4 +1,4 @@
-"""Moduli |x + yj| of complex numbers: their exact sum, and the correctly rounded maximum.
+"""The exact sum and the correctly rounded maximum of the moduli |x + yj| of complex numbers.
 
 A modulus is a square root, so one float64 is not precise enough. Two float64 numbers together have a relative error
 below 2**-95. If this precision is not enough either, the modulus is rounded down to an integer number of units (see
@@ -26,8 +26,8 @@ SPLITTER = 2.0**27 + 1
 NEAR = 2.0**-48, 2.0**-90
 """Bounds for the error of a rounded square, relative to the largest square.
 
-Only squares within this distance of the maximum need an exact comparison. The first number applies to squares in
-float64. The second number applies to squares that are sums of two float64.
+A square needs an exact comparison if its distance to the largest square is within the bound. The first number is for
+squares that are stored as one float64. The second number is for squares that are stored as two float64.
 """
 
 

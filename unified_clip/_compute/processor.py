@@ -57,7 +57,7 @@ def ieee_arithmetic() -> Iterator[None]:
 def _libm() -> Any:
     """Return the C library on Linux on x86-64.
 
-    Return None on any other system, because C's default mode (FE_DFL_ENV) is unknown.
+    Return None on all other systems, because their value of FE_DFL_ENV is unknown.
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None

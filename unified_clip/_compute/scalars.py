@@ -1,4 +1,4 @@
-"""Functions for scalars of the host path. The package `config` needs scalars without the compiled kernels."""
+"""Scalar functions for the host path."""
 
 from __future__ import annotations
 

@@ -26,16 +26,13 @@ class Backend(Protocol):
     """The name of the namespace, such as "torch" for `unified_clip.torch`."""
 
     writable: bool
-    """Whether tensors can be written in place.
-
-    If tensors cannot be written, in-place functions replace the tensors in the list or dict.
-    """
+    """Whether tensors can be written in place."""
 
     donates: bool = False
     """Whether a compiled function of the framework can reuse the memory of its arguments (in JAX: `donate_argnums`).
 
-    The framework then deletes all tensors in this memory. For this reason, functions that return new tensors also copy
-    unchanged gradients.
+    After the reuse, JAX deletes all tensors that share this memory. For this reason, functions that return new tensors
+    also copy unchanged gradients.
     """
 
     takes_capsules: bool = False
@@ -74,7 +71,6 @@ class Backend(Protocol):
         return self.as_tensor(parameter)
 
     def is_parameter(self, value: Any) -> bool:
-        """Return whether the type of a tensor is a type of parameters."""
         return False
 
     def parameter_name(self, parameter: Any) -> str | None:
@@ -83,7 +79,7 @@ class Backend(Protocol):
     def unsupported(self, gradient: Any) -> str | None:
         """If the framework cannot clip a gradient, return the reason and the remedy.
 
-        The text continues a message that begins with "position 3 is".
+        The caller puts the text after words such as "position 3 is".
         """
         return None
 
@@ -107,7 +103,7 @@ class Backend(Protocol):
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         """Collect the tensors of a list in one pass, and return a path for them. Entries of the list can be None.
 
-        Return None if a tensor is sparse, or not plain for another reason. The caller then checks the tensors one by
+        Return None if a tensor is not plain. Sparse tensors are not plain. The caller then checks the tensors one by
         one.
 
         in_place: Whether the call overwrites the tensors.
@@ -122,7 +118,9 @@ class Backend(Protocol):
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return whether the values of a vector can be read without waiting for a device. Return False in a graph."""
+        """Return whether the values of a vector can be read without waiting for a device. In a compiled graph, return
+        False.
+        """
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -175,10 +173,7 @@ class Backend(Protocol):
         return None
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Move results of the host path to the devices that the framework would use.
-
-        sources: For each result, the tensors from which the result was computed.
-        """
+        """Move results of the host path to the devices that the framework would use."""
         return results
 
     def threads(self) -> int | None:
@@ -241,14 +236,15 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass, and return a path for them.
+        """Collect the gradients of parameters in one pass. Return the path that clips these gradients.
 
-        Return None if a gradient is not plain.
+        Return None if a gradient needs separate checks, for example because it is sparse.
         """
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass, and return the path over the gradients.
+        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path that clips these
+        gradients.
 
         Return None if a gradient is not plain, for example sparse. The gradient in a tuple can be None.
         """
@@ -280,15 +276,15 @@ class Variables(ABC):
 
 
 class Pytree(ABC):
-    """The capability of frameworks with their own containers, such as JAX's custom pytree nodes."""
+    """Methods for frameworks that have custom containers, such as JAX's custom pytree nodes."""
 
     @abstractmethod
     def children(self, node: Any) -> dict[str, Any] | None:
-        """Return the children of a container by name, or None for a leaf or a Python container."""
+        """Return the children of a custom container by name. Return None for leaves, lists, tuples and dicts."""
 
     @abstractmethod
     def with_children(self, node: Any, children: list[Any]) -> Any:
-        """Return a container like `node` that has these children."""
+        """Return a copy of the container `node` with the new `children`."""
 
 
 class Sparse(ABC):
@@ -302,14 +298,11 @@ class Sparse(ABC):
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
         """Return a number for each stored row. Rows with equal indices along `axes` get equal numbers.
 
-        This method is only called if the indices have several axes. A backend with this method also defines
-        `DevicePrimitives.group_sum`.
+        A backend with this method also defines `DevicePrimitives.group_sum`.
         """
 
 
 class Distributed(ABC):
-    """The capability of clipping gradients that have shards or copies on several ranks."""
-
     @abstractmethod
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
@@ -325,11 +318,9 @@ class Distributed(ABC):
         """Return whether the program can have several ranks. While PyTorch or Paddle builds a graph, return False."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
-        """Return the backend for a call with this process group and ownership."""
         return cast(Backend, self)
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """Raise ValueError if differentiable operations cannot include the gradients of other ranks in the norm."""
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:

@@ -170,7 +170,7 @@ def _warn_if_used_up(tree: Tree, function: str) -> None:
 
 
 def listed(container: Any) -> Any:
-    """Convert an iterator with items to a list. Return any other container unchanged."""
+    """Convert an iterator with items to a list."""
     if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
         return container
     return list(container) or iter(())

@@ -26,11 +26,11 @@ class Tree(NamedTuple):
     leaves: list[Leaf]
     rebuild: Callable[[list[Any]], Any]
     used_up: bool = False
-    """Whether the container is an empty iterator, whose items were probably read before the call."""
+    """Whether the container is an iterator without items. The caller probably read all items before the call."""
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """Flatten a container. For a flat tuple or an iterator, the function `rebuild` of the result returns a list.
+    """Flatten a container. If the container is a flat tuple or an iterator, `Tree.rebuild` returns a list.
 
     into: An empty list, to which the leaves are appended. After an error, the list contains the leaves of all valid
     entries.
@@ -120,7 +120,7 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
     """Return (items, rebuild) for a list, a tuple or nested dicts. `rebuild` makes a container from results.
 
-    The items are not checked. Return None for any other container.
+    The items are not checked. For other types of containers, return None.
     """
     if type(node) in (list, tuple):
         return node, list
@@ -201,9 +201,7 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (the replacement of a node, writes).
-
-    Lists, mutable dicts and variables remain the same objects. The writes change their values.
+    """Return (new node, writes). The writes change lists, mutable dicts and variables in place.
 
     results: One result for each leaf, in the order of `flatten`.
     """

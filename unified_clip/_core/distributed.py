@@ -49,7 +49,6 @@ class DistributedSpec:
 
     @property
     def owners(self) -> list[Any]:
-        """All values of `ownership`, without the patterns of names."""
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
@@ -69,9 +68,8 @@ class DistributedSpec:
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
 
-        Raise ValueError for patterns that never have an effect. A pattern has no effect if earlier patterns with other
-        values match all its parameters. On another rank, or if other parameters are frozen, the same pattern can have
-        an effect.
+        Raise ValueError for a pattern that cannot have an effect on any rank. A pattern has no effect if earlier
+        patterns declare another ownership for all its parameters.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -101,7 +99,7 @@ class DistributedSpec:
         return warnings
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
-        """Return the same declaration, so that copies use the same process group."""
+        """Return `self`, because a process group cannot be copied."""
         return self
 
     @property
@@ -112,13 +110,13 @@ class DistributedSpec:
         return has_group or self.ownership is not None or is_counted or self.check_replicas
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return the number of elements that `check_numel` expects, or None without a check."""
+        """Return the expected number of elements. None means that `check_numel` is off."""
         if self.check_numel is None or self.check_numel is False:
             return None
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters if the number must be equal on all ranks, else None."""
+        """Return the number of parameters that all ranks must have. None means that the number can differ."""
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
@@ -128,7 +126,7 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether a pattern matches every name that `narrower` matches.
+    """Return whether every name that matches `narrower` also matches `pattern`.
 
     Return False if a pattern contains a wildcard other than `*`.
     """
@@ -165,7 +163,7 @@ class PartialSums(Protocol):
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
     def max_abs(self, dtype: str) -> float:
-        """Return the largest magnitude, rounded to a dtype. Return NaN if any element is NaN."""
+        """Return the largest magnitude, and round it to `dtype`. Return NaN if any element is NaN."""
 
     def checksum(self) -> int:
         """Return a 64-bit checksum of all values. The checksum depends on the order of the values."""
@@ -191,7 +189,7 @@ class Shards(Protocol):
     """
 
     stored_rows: Mapping[int, Callable[[], Any]]
-    """For the position of each sparse gradient, a function that returns the indices of the stored rows."""
+    """Maps the position of each sparse gradient to a function. The function returns the indices of the stored rows."""
 
     def norm(
         self,
@@ -209,14 +207,16 @@ class Shards(Protocol):
         All ranks have to call this method.
 
         measure: A function that returns the sums over local tensors.
-        must_match: Values that must be equal on all ranks. The all-reduce of the norm compares the values.
+        must_match: Values that each rank sends. Every rank must send the same values. The all-reduce of the norm
+        compares the values.
         is_first: Whether this is the first norm of the call.
 
         ValueError: another rank sent an error, ranks differ in a value of `must_match`, or the norm cannot be computed.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """For each other rank with NaN or inf, return a tuple such as ("rank 3", number of NaN, number of inf).
+        """Return tuples such as ("rank 3", number of NaN, number of inf). Each tuple is for another rank that has NaN
+        or inf.
 
         All ranks have to call this method.
 
@@ -234,7 +234,9 @@ class Shards(Protocol):
         """
 
     def check_by_value(self) -> None:
-        """Raise ValueError if elements cannot be clipped by value, such as partial sums of `Partial` placements."""
+        """Raise ValueError for gradients that cannot be clipped by value. For example, a `Partial` gradient has only
+        partial sums of its elements.
+        """
 
     def metadata(self) -> dict[str, Any]:
         """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
@@ -254,7 +256,7 @@ class Shards(Protocol):
 
 class Awaited(threading.local):
     send_rejection: Callable[[Exception], None] | None = None
-    """A function that sends an error of this call to the waiting ranks. If no rank waits, the value is None."""
+    """A function that sends an error of this call to the waiting ranks. None means that no rank waits for this call."""
 
 
 AWAITED = Awaited()

@@ -1,9 +1,9 @@
 """The exact sum of a norm, and the rounding of the norm.
 
 Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. Sums of these integers over
-blocks, tensors, threads or ranks are exact. The method `root` rounds both ends of the error interval. If both ends
-round to the same number, this number is the correctly rounded norm (Ziv's test). If the two numbers differ, the caller
-computes the sum again exactly.
+blocks, tensors, threads or ranks are exact. The method `root` rounds both ends of the error interval. If the two
+rounded roots are equal, this number is the correctly rounded norm (Ziv's test). Otherwise, the caller computes the
+exact sum.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ The order of the 4095 additions does not matter: together they lose about 4095 *
 """
 
 COMPENSATED_ERROR_SHIFT = 80
-"""The relative error of a compensated sum, which is a sum of two float64, is below 2**-80. `_native/kernels.cpp`
-explains this bound.
+"""The relative error of a compensated sum is below 2**-80. A compensated sum is stored as two float64 numbers.
+`_native/kernels.cpp` explains this bound.
 """
 
 LIMBS = 138
@@ -71,7 +71,7 @@ class Accumulator:
     """The number of compensated sums in `total`."""
 
     roots: int = 0
-    """The number of inexact square roots in `total`. Each root was rounded down to a whole number of units."""
+    """The number of inexact square roots in `total`."""
 
     nan: bool = False
     infinite: bool = False
@@ -112,15 +112,16 @@ class Accumulator:
     def from_words(cls, words: Sequence[int]) -> Accumulator:
         """Return the accumulator for the result of `to_words`.
 
-        Sums of the words of several accumulators give the sum of the accumulators.
+        The words can also be the sum of the words of several accumulators. The result is then the sum of the
+        accumulators.
         """
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the correctly rounded p-th root for p of 1 or 2. Return None if the error bound allows several
-        results.
+        """Return the correctly rounded p-th root for p of 1 or 2. Return None if two different results are possible
+        within the error bound.
         """
         if self.nan:
             return math.nan
@@ -156,7 +157,7 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 
 
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
-    """Return the p-th root of `total` units, rounded to `dtype`.
+    """Return (total * 2**-UNIT)**(1/p), rounded to `dtype`.
 
     sticky: Whether the exact total is larger than `total` by less than one unit.
     """
@@ -173,7 +174,7 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
     """Round mantissa * 2**exponent to `target`, ties to even.
 
-    sticky: Whether bits of the exact mantissa are missing after the last bit of `mantissa`.
+    sticky: Whether the exact mantissa is larger than `mantissa` by less than 1.
     """
     if mantissa == 0:
         return 0.0

@@ -84,13 +84,16 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Gradients that were collected in one pass are not sparse or distributed, and do not share memory."""
+    """Whether one pass collected all gradients. Collected gradients are dense and not distributed, and share no memory.
+    """
     places: list[int] | None = None
-    """The position of each gradient in the argument of the call. None means that the positions are unknown, or that no
-    entry of the argument is None.
+    """The position of each gradient in the argument of the call. None means that the positions are unknown, or that
+    each position equals the index in this list.
     """
     entries = 0
-    """The number of entries of the call. 0 means that the number is not needed, or that each entry has a gradient."""
+    """The number of entries of the call. 0 means that the number is not needed, or that it equals the number of
+    gradients.
+    """
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -155,7 +158,7 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm for each gradient. Return None if each gradient needs a separate path."""
+        """Return None if each gradient needs a separate path."""
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -176,7 +179,7 @@ class GradientList:
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
         """Return the slices of a gradient along `axes`.
 
-        The axes of the result refer to the gradient's tensor in `values`.
+        In the result, axes are numbered as in the gradient's tensor in `values`.
         """
         if self.shards is not None:
             raise ValueError(

@@ -12,8 +12,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
-""""global" clips by one norm over all gradients. "each" clips each gradient by its own norm. "slices" clips each slice
-of a single gradient by the norm of the slice. "value" clips each element to bounds.
+""""global" clips by one norm over all gradients. "each" clips each gradient by its own norm. "slices" is for one
+gradient, and clips each slice by the norm of the slice. "value" clips each element to bounds.
 """
 
 

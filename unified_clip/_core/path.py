@@ -44,7 +44,7 @@ class Scalars(Protocol):
         """Return the sum of a vector in which only one element is not 0."""
 
     def least(self, numbers: Scalar) -> Scalar:
-        """Return the smallest number of an array without NaN."""
+        """Return the smallest number of an array. The array must not contain NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return a finite number unchanged. Compilers do not merge the operations before and after this call."""
@@ -111,7 +111,7 @@ class Path(Protocol):
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return g * coef as new tensors. For a coefficient of 1, return the result of `unchanged`."""
+        """Return g * coef as new tensors. If the coefficient is 1, return `unchanged()`."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         """Prepare the writes of g * coef. Return an empty list if `coef` is known to be 1."""
@@ -128,7 +128,7 @@ class Path(Protocol):
         """
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Prepare the writes that clamp every element to the bounds."""
+        """Return functions that clamp the tensors in place, without calling the functions."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         """Return `results` if the condition `keep` is true, else zeros."""
@@ -164,9 +164,9 @@ class Path(Protocol):
         """Return the `GraphCallback` of the traced graph. Return None if the graph cannot call Python functions."""
 
     def per_tensor(self) -> Path | None:
-        """Return a path that computes one norm and one coefficient for each tensor.
+        """Return a path for per-tensor clipping. The path computes one norm and one coefficient for each tensor.
 
-        Return None if each tensor needs a separate path.
+        Return None if one path cannot clip all tensors per tensor.
         """
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -178,7 +178,7 @@ class CollectedPath(Path, Protocol):
     def tensors(self) -> list[Tensor]: ...
 
     def part(self, group: range) -> CollectedPath:
-        """Return a path for some tensors of this path."""
+        """Return a path with the tensors whose indices are in `group`."""
 
 
 def not_adaptive(device: str) -> TypeError:
@@ -200,7 +200,7 @@ class DevicePrimitives(Protocol):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p over all elements. The derivative at zero must be finite.
 
-        For any p other than 1 and 2, use logarithms, because the quotient can underflow even if the power does not.
+        The quotient can underflow although its power does not. For this reason, use logarithms if p is neither 1 nor 2.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -219,7 +219,9 @@ class DevicePrimitives(Protocol):
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """For each row, return the maximum over all rows of the same group. No number in `rows` is negative."""
+        """Return a number for each row: the maximum over all rows that are in the group of this row. No number in
+        `rows` is negative.
+        """
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
@@ -233,7 +235,7 @@ class DevicePrimitives(Protocol):
     def stop_gradient(self, scalar: Scalar) -> Scalar: ...
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Convert a tensor to a dtype. The framework can round float64 to 16 bits in two steps."""
+        """Convert a tensor to a dtype. Rounding from float64 to 16 bits in two steps is allowed."""
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
         """Read the bits of float32 numbers as int32 numbers, or the bits of int32 numbers as float32 numbers."""
@@ -250,10 +252,8 @@ class DevicePrimitives(Protocol):
         """Return g * coef, or g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare the writes of g * coef.
-
-        This method must check everything first, so that no write raises an error. The only exception is a check that
-        would need memory for all results.
+        """This method must check everything first, so that no write raises an error. A check that needs memory for all
+        results can run later.
         """
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
@@ -264,14 +264,18 @@ class DevicePrimitives(Protocol):
         """
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether a lower bound is above its upper bound, or whether a bound is NaN. Return None in a graph."""
+        """Return whether a lower bound is above its upper bound, or whether a bound is NaN. In a compiled graph, return
+        None.
+        """
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Clamp the elements to bounds that `bound` returned. NaN and elements that equal a bound keep their bits."""
+        """Clamp the elements to bounds that `bound` returned. The bits of NaN, and of elements that are equal to a
+        bound, do not change.
+        """
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
-        """Prepare the writes of clamped tensors. `bounds` has (low, high) for each tensor."""
+        """`bounds` has (low, high) for each tensor."""
         results = [self.clamp(tensor, *both) for tensor, both in zip(tensors, bounds, strict=True)]
         return self.prepare_write(tensors, results)
 
@@ -322,7 +326,7 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Copy an unchanged gradient for a result. A backend with immutable tensors returns the gradient itself."""
+        """Copy an unchanged gradient for a result."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Wait for the device, and return whether a scalar is finite. Return None in a compiled graph."""

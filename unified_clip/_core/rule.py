@@ -61,7 +61,7 @@ class AdaptiveThreshold:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the settings and the state as a text that must be equal on all ranks."""
+        """Return the settings and the state as a text. The ranks compare their texts, which must be equal."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class ClipRule(NamedTuple):
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """The axes over which the norm of a single gradient is computed. None means all axes."""
+    """The axes of each norm if the rule clips slices of one gradient. None means all axes."""
 
     given_norm: Scalar | None = None
     """The total norm that the caller measured before the call, or None."""
@@ -157,8 +157,8 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms of tensors on devices come first, because a write on a device can fail.
-    scalars: Whether each `Norm` must have a single number. If False, a `Norm` can have a vector.
+    Norms of tensors on devices come first in the list, because a write on a device can fail.
+    scalars: If true, each `Norm` has one number. If false, a `Norm` can have a vector with one number per tensor.
     """
     if rule.kind == "value":
         return [_bounded(gradients, group, rule, inputs)]

@@ -16,7 +16,7 @@ The host path uses scalars of NumPy, and the device path uses scalars of the fra
 
 
 Receive = Callable[[Sequence[Any]], None]
-"""A function that gets the values of scalars. Each value is a float or a nested list of floats."""
+"""Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
 """A function that adds a call to the traced graph. Each run of the graph then passes the values of the scalars to the
@@ -70,8 +70,8 @@ class Slices(NamedTuple):
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """A number for each row. All rows with the same number form one slice. None means that slices extend along `axes`
-    only.
+    """A number for each row. Rows with equal group numbers form one slice. None means that `axes` alone determine the
+    slices.
     """
 
 

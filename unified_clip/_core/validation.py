@@ -31,7 +31,9 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
-    """Return a threshold as a float, or as a tensor if its value is unknown or its derivative is recorded."""
+    """Return a threshold as a float if possible. Return a tensor if the threshold is traced or its derivative is
+    recorded.
+    """
     number, scalar = _number(backend, value, name, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
         raise ValueError(f"{name} is {number}. Pass 0 or more (inf clips nothing)")
@@ -203,7 +205,7 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
 
 
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
-    """Raise ValueError if the bounds would change the zeros that a sparse gradient does not store."""
+    """Raise ValueError if the bounds exclude 0, because a sparse gradient does not store its zeros."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
         raise ValueError(
             f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers as bounds, or make the gradient dense"

@@ -29,7 +29,7 @@ class Changed(Protocol):
 
 class Writer(Protocol):
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
-        """Store the results of a change, or prepare the writes of the change."""
+        """Make a change, or prepare the functions that make the change."""
 
 
 class Functional:
@@ -142,9 +142,7 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare the writes after a change of memory. `.grad` gets sparse results, and autograd is informed about
-        changed aliases.
-        """
+        """`.grad` gets sparse results, and autograd is informed about changed aliases."""
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
@@ -175,8 +173,8 @@ def nothing() -> None:
 def make_all(writes: Sequence[Write]) -> None:
     """Make all changes.
 
-    The changes that can be undone come first. After an error, these changes are undone. Raise PartlyClippedError if
-    memory was overwritten, or if a change cannot be undone.
+    Changes that can be undone are made before all other changes. After an error, these changes are undone. Raise
+    PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]

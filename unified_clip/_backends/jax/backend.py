@@ -220,7 +220,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return [beside(result, tensors) for result, tensors in zip(results, groups, strict=True)]
 
     def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing, because arrays are never written."""
+        """JAX arrays are immutable and have no version counters."""
 
     def from_state(self, values: kernels.Array, like: Tensor | None = None) -> Tensor:
         return self.as_tensor(values.view(np.int32).reshape(-1, 2))
@@ -369,7 +369,6 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _check_concrete(rows: Any) -> None:
-    """Raise TypeError in traced code, because the derivatives of these sums would need float64 outside of x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "`axes` lists only some sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "

@@ -1,8 +1,8 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum with an error bound is enough to round nearly every norm correctly. A norm is in doubt only if the error
-interval of the sum contains a midpoint between two float32 numbers. In this case, a loop compares the exact sum with
-the midpoint. The devices of a `shard_map` exchange their sums as integers that are stored in float64.
+A float64 sum with an error bound is enough to round nearly every norm correctly. A norm is in doubt if a midpoint
+between two float32 numbers is inside the error interval of the sum. In this case, a loop compares the exact sum with
+the midpoint.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
 """A sum is split into 38 windows of 16 bits, from 2**-300 to 2**308. The square of the smallest float32 number is above
-2**-300. In each window, float64 adds up to 2**37 numbers exactly.
+2**-300. The float64 sum of up to 2**37 values of one window is exact.
 """
 
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""The factors that convert numbers to the unit of each window."""
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the norm of each group of real arrays, for p = 1 or 2. The norms are float64, but correctly rounded to
-    float32.
+    """Return the norm of each group of real arrays, for p = 1 or 2. The dtype of each norm is float64, and its value is
+    correctly rounded to float32.
     """
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
@@ -71,15 +70,17 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged, after a multiplication and a division. XLA does not repeat divisions. Without the
-    division, XLA would repeat the sum over all tensors when it scales each tensor.
+    """Multiply and divide the scalar by the same factor, so the value does not change. XLA does not repeat divisions.
+    XLA repeats the sum over all tensors for each product if no division follows the sum.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return a vector with the sum of each group. Only one device adds each shard to the sum."""
+    """Return a vector with the sum of each group. If several devices have copies of a shard, the sum contains only one
+    copy.
+    """
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
@@ -89,7 +90,7 @@ def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) 
 
 
 def counted(value: Scalar, axes: Axes) -> Scalar:
-    """Return the value on the first device along all axes, and 0 on every other device."""
+    """Return the value on the device with index 0 along every axis. Return 0 on all other devices."""
     for axis in axes:
         value = jnp.where(jax.lax.axis_index(axis) == 0, value, 0.0)
     return value
@@ -149,7 +150,9 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p over all devices as windows. Carries between windows are not propagated."""
+    """Return the exact sums of |g|**p over all devices as windows. Carries are not added to the next window, so a
+    window can have more than 16 bits.
+    """
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:
         return None, _stacked([[jnp.sum(_window(_powers(g, p), *units)) for g in group] for group in groups], owned)
@@ -159,7 +162,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Return the signs of numbers that are given as windows. Windows can be negative."""
+    """Windows can be negative."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

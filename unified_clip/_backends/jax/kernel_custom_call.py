@@ -1,6 +1,5 @@
 """A JAX primitive for the norm. If there is only one device, and the device is a CPU, the compiled kernels compute the
-norm. In all other cases, and for derivatives, JAX's operations compute the norm. XLA computes the coefficient and the
-products, and can fuse both with the step of an optimizer.
+norm. XLA computes the coefficient and the products, and can fuse both with the step of an optimizer.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
     """Define the primitive. Return a function that applies the primitive. Callers have to use the function under
     `jax.enable_x64(True)`.
 
-    by_operations: A function that computes the norm by JAX's operations, for derivatives, for `jax.export`, and for
-    platforms without compiled kernels.
+    by_operations: A function that computes the norm with JAX's operations. Derivatives, `jax.export` and platforms
+    without compiled kernels use this function.
     """
     primitive = Primitive(TARGET)
 

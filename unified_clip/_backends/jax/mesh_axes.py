@@ -13,9 +13,7 @@ from .block_sums import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes over which an array is sharded. `declared` has the axes that the caller declares, or is None for
-    all axes.
-    """
+    """Return the axes over which an array is sharded. `declared` is None if the caller does not pass process_group."""
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
         raise ValueError(
@@ -62,9 +60,7 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def _are_tracked(manual: Sequence[str]) -> bool:
-    """Return whether JAX tracks the axes over which an array varies. `shard_map(check_vma=False)` switches the tracking
-    off.
-    """
+    """Return whether JAX tracks the axes over which an array varies."""
     return bool(_varying(jax.lax.axis_index(manual[0])))
 
 

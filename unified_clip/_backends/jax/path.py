@@ -34,7 +34,7 @@ class JaxPath(DevicePath):
     def __init__(
         self, backend: JaxPrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
     ) -> None:
-        """If `is_per_tensor` is true, scalars are vectors with a number for each tensor."""
+        """If `is_per_tensor` is true, norms and coefficients are vectors with one number for each tensor."""
         for tensor in tensors:
             mesh_axes.reject_unreduced(tensor)
         self._is_per_tensor = is_per_tensor
@@ -72,8 +72,8 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether an exact sum rounds the p-norm correctly. On one device, compiling an exact sum would take too
-        long.
+        """Return whether the p-norm is correctly rounded by an exact sum. On one device, compiling an exact sum would
+        take too long.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

@@ -29,7 +29,7 @@ class JaxGroup(ProcessGroup):
 
 
 Job = tuple[Any, int]
-"""The device client of JAX, and the rank of this process. If `jax.distributed` is initialized again, both change."""
+"""The device client of JAX, and the rank of this process."""
 
 
 def _job() -> Job:

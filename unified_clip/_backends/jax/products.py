@@ -14,8 +14,8 @@ from . import exchange, kernel_custom_call
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
     """Return the products, or None if the compiled function is not used. XLA takes seconds to compile the function for
-    a thousand arrays. Many programs clip only one list. So the function is compiled only when a second list has the
-    same shapes and dtypes.
+    a thousand arrays. Many programs clip only one list. The function is compiled when a second list has the shapes and
+    dtypes of an earlier list.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

@@ -1,4 +1,4 @@
-"""Arrays with shards on several CPU devices. The devices belong to one process or to several processes."""
+"""The host path for JAX arrays that are sharded over several CPU devices, in one process or in several."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path over the shards of this process. If several devices have copies of a shard, only one copy is part
-    of the norm.
+    """The host path for sharded arrays. Each process reads its own shards. If several devices have copies of a shard,
+    only one copy is part of the norm.
     """
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
@@ -69,7 +69,6 @@ class MultiDevicePath(host.HostPath):
         return [_join(array, {key: next(results) for key in shards}) for array, shards in both]
 
     def _gathered(self) -> host.HostPath:
-        """Return the host path over complete arrays, which are gathered from the devices of this process."""
         return host.HostPath(self._backend, self._arrays)
 
 

@@ -26,7 +26,8 @@ def __dir__() -> list[str]:
 
 
 def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group: Any = "auto") -> Any:
-    """Clip all updates by their total norm n, as PyTorch does. Multiply each update by min(1, max_norm / (n + 1e-6)).
+    """Clip all updates by their total norm, as PyTorch does. Multiply each update by min(1, max_norm / (n + 1e-6)),
+    where n is the total norm.
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes. None and
     `optax.MaskedNode` stay unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
@@ -35,7 +36,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
     Args:
         max_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
             threshold is inf, updates stay unchanged.
-        norm_type: The order p of the norm: any p > 0, inf or 'inf'. The order cannot be traced. With
+        norm_type: The order p of the norm: any p > 0, inf or 'inf'. A traced norm_type is not supported. With
             `optax.inject_hyperparams`, also pass `static_args='norm_type'`.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
             of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
@@ -67,9 +68,9 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     """Clip all updates by their total norm n, as TensorFlow does. Multiply each update by min(1, clip_norm / n).
 
     If n is NaN or inf, every element becomes NaN. The result is a stateless `optax.GradientTransformation`. Updates
-    keep their structure, shapes and dtypes. `optax.clip_by_global_norm` rounds differently, and handles norms that are
-    not finite differently. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
-    training recurrent neural networks", 2013.
+    keep their structure, shapes and dtypes. Compared with this function, `optax.clip_by_global_norm` rounds differently
+    and returns other results for NaN and inf. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
@@ -81,7 +82,8 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
+        ValueError: clip_norm is negative or NaN, or has several elements. The value of a traced clip_norm is not
+            checked.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -105,11 +107,11 @@ def gradient_clip_by_global_norm(
     Args:
         clip_norm: The threshold: a number of 0 or more, or an array with one element. The array can be traced. If the
             threshold is inf, updates stay unchanged.
-        need_clip: A function that gets the path of an update, such as "encoder.0.bias", and returns whether to clip the
-            update. The path has keys, indices and names of fields, joined by dots (`jax.tree_util.keystr`). If the
-            function returns False, the update stays unchanged and is not part of the norm. With
-            `optax.inject_hyperparams`, also pass `static_args='need_clip'`. To exclude updates by a mask, use
-            `optax.masked`.
+        need_clip: A function that returns whether to clip an update. The argument of this function is the path of the
+            update, for example "encoder.0.bias". The path has keys, indices and names of fields, joined by dots
+            (`jax.tree_util.keystr`). If the function returns False, the update stays unchanged and is not part of the
+            norm. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. To exclude updates by a mask,
+            use `optax.masked`.
         process_group: Set this argument only inside `pmap`, or inside `shard_map` with `check_vma=False`. Pass the name
             of the axis along which devices own shards, or a tuple of names. Pass None if each device has complete
             updates, as after `pmean`.
@@ -117,7 +119,8 @@ def gradient_clip_by_global_norm(
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number, or need_clip is not a function. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
+        ValueError: clip_norm is negative or NaN, or has several elements. The value of a traced clip_norm is not
+            checked.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -152,7 +155,8 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
+        ValueError: clip_norm is negative or NaN, or has several elements. The value of a traced clip_norm is not
+            checked.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -186,8 +190,8 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is not a number. An update has an integer dtype, but a bound is not a whole number. An update
-            has a complex or boolean dtype.
+        TypeError: A bound is not a number. An update has an integer dtype, and a bound is a fraction such as 0.5. An
+            update has a complex or boolean dtype.
         ValueError: A bound is NaN, or the lower bound is above the upper bound. Traced bounds are not checked.
 
     Example:

@@ -2,10 +2,10 @@
 
 The code depends on three properties of Paddle:
 
-- Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses the sign of zero. So constants are 0-d
+- Static programs round Python numbers to float32. Also, `-x` and `x * 1.0` lose the sign of zero. So constants are 0-d
   tensors.
-- On the CPU, Paddle lacks most float16 operations, even the sum of two derivatives. So `Dense` converts each tensor
-once.
+- On the CPU, Paddle lacks most float16 operations. For example, Paddle cannot add two float16 derivatives. So `Dense`
+  converts each tensor once.
 - While a static program is built, an operation on an eager tensor ends the process. So `check_mode` rejects eager
   tensors first.
 """
@@ -123,14 +123,14 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a dense gradient. Setting `grad = None` clears the memory of a gradient, even if another tensor shares
-        the memory.
+        """Copy a dense gradient. In Paddle, `grad = None` also clears all other tensors that share memory with the
+        gradient.
         """
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a value is a parameter. The attribute stop_gradient is not read, because gradients can also
-        have stop_gradient=False.
+        """Return whether a value is a parameter. Only the type is checked. The attribute stop_gradient is False for
+        parameters, but also for some gradients.
         """
         return isinstance(parameter, PARAMETER)
 
@@ -374,9 +374,9 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Keep paddle.jit.to_static from translating `entry.run`, whose function arguments Paddle cannot translate. By
-    default, to_static then ends its graph, and the clip runs on the host path. With full_graph=True, Paddle traces the
-    clip.
+    """Stop paddle.jit.to_static from translating `entry.run`. Paddle cannot translate functions that are passed as
+    arguments. By default, to_static then ends its graph, and the clip runs on the host path. With full_graph=True,
+    Paddle traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

@@ -1,4 +1,4 @@
-"""Clip classes that Paddle's optimizers accept, and functions that differ from the common functions on Paddle."""
+"""Clip classes for Paddle's optimizers, and Paddle's own versions of some public functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OptimizerClip(ClipGradBase):  # type: ignore[misc]  # of type Any
 Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
-"""The clips of each static program, by parameter name. The key None has the default clip. Parameters cannot be keys,
+"""The clips of each static program, by parameter name. The default clip has the key None. Parameters cannot be keys,
 because each access to a parameter creates a new object.
 """
 
@@ -147,8 +147,8 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make optimizers apply the clips of `set_gradient_clip`, which Paddle 3 ignores. The methods `minimize` and
-    `apply_gradients` call `Optimizer.append_regularization_ops` after they apply the optimizer's clip.
+    """Make optimizers apply the clips that `set_gradient_clip` stored. Paddle 3 ignores these clips. The methods
+    `minimize` and `apply_gradients` call `Optimizer.append_regularization_ops` after they apply the optimizer's clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

@@ -1,4 +1,6 @@
-"""Conditions on Paddle's tensors and mode. Errors are raised in cases in which Paddle would end the process."""
+"""Checks of Paddle's tensors, and of the mode of Paddle (dynamic or static). Without these checks, Paddle would end the
+process.
+"""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The tensor in a wider dtype, because Paddle's operations do not support all dtypes. A complex number becomes
-        two real numbers along a new last axis.
+        """The tensor in a wider dtype that Paddle's operations support. A complex number becomes two real numbers along
+        a new last axis.
         """
         if self.is_complex:
             return paddle.as_real(self.tensor)
@@ -150,14 +150,14 @@ def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether Paddle records derivatives of any tensor. In a static program, return whether the program can
-    compute derivatives of any tensor.
+    """Return whether at least one tensor needs a derivative. In a static program, return whether the program can
+    compute the derivative of at least one tensor.
     """
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle records derivatives of any tensor in dynamic mode. Paddle's operations on lists have second
+    """Return whether at least one tensor records derivatives in dynamic mode. Paddle's operations on lists have second
     derivatives for all tensors or for none.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
@@ -205,8 +205,8 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Convert numbers to a narrower dtype. On the CPU, the conversion of Paddle 3.3 is wrong: float32 numbers near
-    2**-80 become float16 numbers of up to 1e-4.
+    """Convert numbers to a narrower dtype. On the CPU, Paddle 3.3 converts tiny numbers wrongly. For example, 2**-80
+    can become 1e-4.
     """
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1

@@ -58,9 +58,6 @@ def enabled() -> bool:
 
 class Operators:
     def supports(self, tensors: Sequence[Dense]) -> bool:
-        """Return whether the operators support these tensors. The tensors must be dense values of a static program
-        without derivatives.
-        """
         return bool(
             tensors
             and not paddle.in_dynamic_mode()
@@ -94,9 +91,9 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Return the product. If no other operation reads the tensor, the product is written to the memory of the tensor.
-    `flatten_` adds an axis to a 0-d tensor, because Paddle would end the process without an axis. Also, `flatten_`
-    works in place, which keeps Paddle from merging this copy with an equal copy.
+    """Return the product. Paddle writes the product into the memory of the tensor if no other operation reads the
+    tensor. `flatten_` adds an axis to a 0-d tensor, because Paddle would end the process without an axis. `flatten_`
+    works in place, so Paddle does not merge the copy with another copy of the tensor.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -183,7 +183,6 @@ class PaddleShards(DistributedGradients):
         return has_first_copy(mesh, is_copied, group.ranks, self._rank)
 
     def _part(self, tensor: Any) -> ProcessGroup | None:
-        """Return the process group of the caller if this group lacks some ranks of the mesh of a tensor."""
         is_declared = self._spec.process_group not in (None, "auto")
         return self._group if is_declared and self._group.size < len(self.ranks(tensor)) else None
 
@@ -354,8 +353,8 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Find a process group with these ranks. This function creates no group, because all ranks would have to create the
-    group, but perhaps only some ranks make this call.
+    """Find a process group with these ranks. This function never creates a group. A new group requires a call on every
+    rank, but this function can run on some ranks only.
     """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):

@@ -22,11 +22,11 @@ PIECE = 1 << 18
 
 
 LANES = 4
-"""The maximum number of pieces that are in memory as float64 at the same time."""
+"""The maximum number of float64 pieces in memory."""
 
 
 SHORT = 1 << 12
-"""The number of elements up to which TensorFlow copies a tensor faster than it starts an operation."""
+"""The maximum length of a short tensor. Copying a short tensor is faster than starting an operation for it."""
 
 
 def constant(number: float, dtype: Any) -> Tensor:
@@ -43,17 +43,16 @@ def count_elements(tensor: Tensor) -> float:
 
 
 def is_for_xla() -> bool:
-    """Return whether XLA compiles the current graph. Joining tensors is useless in this case, because XLA fuses
-    operations.
-    """
+    """Return whether XLA compiles the current graph."""
     if tf.executing_eagerly():
         return False
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged. In a graph for XLA, multiply and divide the scalar by a factor, because XLA does not
-    repeat divisions. Without the division, XLA would repeat the sum over all tensors when it scales each tensor.
+    """Return the scalar unchanged. In a graph for XLA, the scalar is multiplied and divided by the same factor. The
+    value does not change, and XLA does not repeat divisions. Without the division, XLA would repeat the sum over all
+    tensors when it scales each tensor.
     """
     if not is_for_xla():
         return scalar
@@ -73,14 +72,13 @@ def must_be_exact(tensors: Sequence[Tensor]) -> bool:
 
 
 def additions(pieces: Sequence[Tensor]) -> Any:
-    """Return an upper bound on the number of additions that an element of a piece takes part in."""
     known = [count for count in map(count_elements, pieces) if count < math.inf]
     unknown = [tf.size(piece, tf.int64) for piece in pieces if count_elements(piece) == math.inf]
     return max(known, default=0.0) + 2.0 * len(pieces) + sum(tf.cast(size, tf.float64) for size in unknown)
 
 
 def exact_powers(piece: Tensor, p: float) -> Tensor:
-    """Return |g|**p of a flat piece exactly, in float64. p is 1 or 2."""
+    """p is 1 or 2."""
     parts = real_parts(piece, p)
     return tf.concat([tf.square(part) if p == 2 else tf.abs(part) for part in parts], axis=0)
 
@@ -105,7 +103,7 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Join the short tensors of each dtype. Also return a function that splits the results for joined tensors again."""
+    """Join the short tensors of each dtype. Also return a function that splits the results."""
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -141,7 +139,7 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Return real float64 tensors that have the same sum of |x|**p."""
+    """Convert tensors to real float64 tensors. The conversion does not change the sum of |x|**p."""
     if not tensor.dtype.is_complex:
         return [tf.cast(tensor, tf.float64)]
     if p == 2:

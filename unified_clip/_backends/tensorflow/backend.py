@@ -1,8 +1,8 @@
-"""The backend of TensorFlow. Tensors are immutable, so in-place functions update a list or dict with the tensors.
-Variables get new values.
+"""The backend of TensorFlow. Tensors are immutable, so in-place functions put new tensors into the caller's list or
+dict. Variables get new values.
 
-TensorFlow's compilers can lose NaN. The maximum of XLA ignores NaN, and Grappler replaces `not (x <= c)` by `x > c`. So
-this backend masks NaN explicitly, and never uses `not` with a comparison.
+TensorFlow's compilers can lose NaN. XLA's maximum ignores NaN. Grappler replaces `not (x <= c)` by `x > c`, which is
+False for NaN. So this backend masks NaN explicitly, and never uses `not` with a comparison.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
 The relative error of a float64 sum is bounded. If the roots of both ends of the error interval round to the same
-float32 number, this number is the norm. Otherwise, integers compute the exact sum, which is compared with the midpoint
-between the two float32 numbers.
+float32 number, this number is the norm. If the two roots round to different float32 numbers, integer operations compute
+the exact sum. The exact sum is compared with the midpoint between these two numbers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""The number of 32-bit words of an exact sum. The square of every float32 number fits into 18 words, and the square of
-every midpoint between two float32 numbers, too.
+"""The number of 32-bit words of an exact sum. The square of every float32 number, and of every midpoint between
+neighbouring float32 numbers, fits into 18 words.
 """
 
 LOWEST = -304
@@ -35,9 +35,10 @@ Powers = Callable[[Tensor, float], Tensor]
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
-    """Return a number near the sum of powers, whose p-th root is the correctly rounded norm. p is 1 or 2.
+    """Return a number whose p-th root rounds to the correct norm. The number is close to the exact sum of |g|**p. p is
+    1 or 2.
 
-    total: The float64 sum. The result has the derivatives of this sum.
+    total: The float64 sum.
     additions: An upper bound on the number of additions that an element takes part in.
     """
     fixed = tf.stop_gradient(total)
@@ -78,10 +79,6 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes the exact sum of powers. The function gets a flat tensor, and returns the words
-    of the sum.
-    """
-
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
             return start + PIECE, total + _words(powers(elements[start : start + PIECE], p))
@@ -95,7 +92,9 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 
 
 def _words(powers: Tensor) -> Tensor:
-    """Return the exact sum of powers as words. The lowest word comes first, and a word can have more than 32 bits."""
+    """Split the exact sum of |g|**p into words of 32 bits. The lowest word comes first. Carries are not added to the
+    next word, so a word can have more than 32 bits.
+    """
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):
         word = tf.floor(powers * 2.0**-exponent)

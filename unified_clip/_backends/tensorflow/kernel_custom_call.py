@@ -26,8 +26,8 @@ BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels with XLA. TensorFlow traces a `tf.function` only once, although its callers can be compiled
-    with or without XLA. So the operation also gets a kernel for graphs without XLA.
+    """Register the kernels with XLA. TensorFlow traces a `tf.function` once, and can then run the graph with or without
+    XLA. For graphs without XLA, the operation has a second kernel.
     """
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
@@ -36,8 +36,8 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the custom call supports these tensors. The result is False if there are GPUs or devices of other
-    processes, because only this process has registered the kernels.
+    """Return whether the custom call supports these tensors. Every device must be a CPU of this process, because only
+    this process has registered the kernels.
     """
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)

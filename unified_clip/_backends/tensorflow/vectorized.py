@@ -1,6 +1,4 @@
-"""Register a rule for `tf.nn.l2_loss`, so that `tf.vectorized_map` can vectorize the operation. Without the rule,
-`tf.vectorized_map` would run a loop.
-"""
+"""Register a rule for `tf.nn.l2_loss`, so that `tf.vectorized_map` can vectorize the operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arithmetic of PyTorch's device path on single tensors, in float64. Products are rounded once."""
+"""PyTorch operations on single tensors for the device path. The operations compute in float64. Products are rounded
+once.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return the magnitudes. If a part of a complex number is NaN, the magnitude is NaN, although PyTorch's abs(inf +
-    nan j) is inf.
+    """Return the magnitudes. If the real or imaginary part is NaN, the magnitude is NaN. PyTorch's abs(inf + nan j)
+    returns inf.
     """
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 

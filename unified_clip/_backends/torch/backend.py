@@ -1,4 +1,6 @@
-"""The backend of PyTorch. In-place functions take parameters, and dense gradients stay the same objects."""
+"""The backend of PyTorch. In-place functions take parameters. Dense gradients are overwritten, and `.grad` stays the
+same tensor object.
+"""
 
 from __future__ import annotations
 
@@ -345,7 +347,6 @@ kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_
 def _clip_grad_norm_in_graph(
     backend: Any, parameters: Any, max_norm: Any, *options: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The short form of `functions.clip_grad_norm_` for `traced_bodies.SHORT_BODIES`."""
     norm_type, error_if_nonfinite, _, *distributed = options
     gradients = None
     if (

@@ -22,9 +22,7 @@ ROWS = 32
 
 
 class TorchSums:
-    """Partial sums of a list of tensors. The device computes checksums, and fast sums for float32 norms. The host
-    computes exact sums, float64 norms and maxima.
-    """
+    """Partial sums of a list of tensors. The host computes exact sums, float64 norms and maxima."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Conditions on tensors and on the state of PyTorch, by which the backend chooses a path."""
+"""Checks of tensors, and of PyTorch's state. The backend chooses a path by these checks."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def can_compute(fake: FakeTensor) -> bool:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Return whether several elements of a tensor share memory. The function reads the strides from a new view, because
-    a gradient in a graph has no strides if it is a view.
+    """Return whether several elements of a tensor share memory. The strides of a new view are read, because a gradient
+    that is a view has no strides in a graph.
     """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
@@ -189,10 +189,7 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 
 
 def fit_lists(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all tensors are dense, real and not empty. Operations on lists support only these tensors.
-
-    This loop repeats `is_real` without function calls, because it runs for every gradient of every step.
-    """
+    """Return whether all tensors are dense, real and not empty. Operations on lists support only these tensors."""
     in_graph = torch.compiler.is_compiling()
     for tensor in tensors:
         if not (
@@ -207,8 +204,8 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 
 
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists cannot be used. The reason can be a recorded derivative, a transformation, or
-    a tensor from inference mode.
+    """Return whether single-tensor operations must replace the operations on lists. The reason can be a recorded
+    derivative, a transformation, or a tensor from inference mode.
     """
     if torch.compiler.is_compiling():
         return differentiable
@@ -217,7 +214,7 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists can write all tensors, and no tensors overlap in memory.
+    """Return whether operations on lists can write all tensors. Return False if two tensors overlap in memory.
 
     The loop calls few functions, because it runs for every gradient of every step.
     """

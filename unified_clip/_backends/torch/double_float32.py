@@ -1,18 +1,19 @@
-"""The device path of PyTorch for devices without float64, such as Apple's MPS. The path computes in double-float32.
+"""PyTorch's device path for devices that do not support float64. Apple's MPS is such a device. The path computes in
+double-float32.
 
 A double-float32 number is the sum of two float32 numbers, with about 48 bits. The arithmetic computes sums and products
 together with their exact rounding errors. Sources:
 
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
   ordered numbers, division, square root.
-- Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum in any order.
+- Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum of two unordered numbers.
 - Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums. The rounding errors are added up separately.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 
-These methods require that the device rounds every float32 addition, subtraction and multiplication to nearest. Eager
-operations fulfil this requirement: each operation is a separate kernel, and PyTorch compiles its Metal kernels without
-fast math (unless PYTORCH_MPS_FAST_MATH is set). `torch.compile` fulfils the requirement on the CPU. Whether
+These methods require that the device rounds every float32 addition, subtraction and multiplication to nearest. In eager
+mode, PyTorch fulfils this requirement, because each operation is a separate kernel. Metal kernels fulfil the
+requirement unless PYTORCH_MPS_FAST_MATH is set. `torch.compile` fulfils the requirement on the CPU. Whether
 `torch.compile` fulfils the requirement on MPS is unknown. Quotients and roots can have an error of two ULP, and
 subnormal numbers can be flushed to zero. This module has never run on a device without float64. Tests run this module
 on CPUs with UNIFIED_CLIP_PATH=pairs.
@@ -41,9 +42,7 @@ NARROW = (*HALF, torch.float32)
 LARGEST = torch.finfo(torch.float32).max
 
 CHUNK = 2**23
-"""The approximate number of elements that are added up at once. A sum needs memory for about eight float32 vectors of
-up to twice this length.
-"""
+"""The approximate number of elements in one sum. The limit saves memory."""
 
 EXPONENT = 0x7F800000
 
@@ -98,8 +97,8 @@ class DoubleFloat32:
         return other <= self
 
     def sqrt(self) -> DoubleFloat32:
-        """Return the square root, by one step of Newton's method from the root of `hi` (Dekker). The relative error is
-        a few u**2.
+        """Return the square root. One step of Newton's method improves the float32 root of `hi` (Dekker). The relative
+        error is a few u**2.
         """
         near = self.hi.sqrt()
         square = two_product(near.detach(), near.detach())
@@ -148,8 +147,8 @@ def compensated_sum(numbers: DoubleFloat32) -> DoubleFloat32:
 
 
 def power_below(number: DoubleFloat32) -> DoubleFloat32:
-    """Return the largest power of two that is not above a number. The result is between 2**-126 and 2**126, and has no
-    derivative.
+    """Return the largest power of two that is not above a number. The result is clamped to [2**-126, 2**126]. No
+    derivative is recorded.
     """
     exponent = number.hi.detach().view(torch.int32) & EXPONENT
     return _from_float32(exponent.clamp(1 << 23, 253 << 23).view(torch.float32))
@@ -349,7 +348,6 @@ def _reals(rows: Tensor) -> Tensor:
 
 
 def _vectors(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Join all numbers to a few float32 vectors, because each sum launches about 200 kernels."""
     groups: dict[tuple[torch.device, int], list[Tensor]] = {}
     start = 0
     for tensor in tensors:

@@ -2,9 +2,9 @@
 kernels on a GPU.
 
 The operators `unified_clip::norm` and `unified_clip::scale_` have the same results as the host path. The graph computes
-the coefficient from the norm. The operator `norm` supports derivatives and `torch.func.vmap`. If a graph needs neither,
-PyTorch's compiler replaces `norm` by `kernel_norm`. For the CPU, `_native/torch.hpp` implements `kernel_norm` and
-`scale_`.
+the coefficient from the norm. The operator `norm` supports derivatives and `torch.func.vmap`. If a graph needs no
+derivatives and no `vmap`, PyTorch's compiler uses `kernel_norm` instead of `norm`. For the CPU, `_native/torch.hpp`
+implements `kernel_norm` and `scale_`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def may_write(tensors: Sequence[Tensor]) -> bool:
 
 
 def gradients_of(parameters: Any) -> list[Tensor] | None:
-    """Return the gradients, or None if the operators do not support all of them."""
     if type(parameters) not in (list, tuple):
         return None
     gradients = []
@@ -132,7 +131,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """Multiply by the Triton kernels. If the kernels do not support the tensors, use PyTorch's operations."""
+    """If the kernels do not support the tensors, use PyTorch's operations."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

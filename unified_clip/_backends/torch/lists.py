@@ -1,5 +1,5 @@
-"""Norms and products of lists of tensors, by PyTorch's operations on lists. The number of operations does not depend on
-the number of tensors.
+"""Norms and products of tensor lists. The code uses PyTorch's operations on lists. The number of operations does not
+depend on the number of tensors.
 
 The functions record no derivatives, and do not support `vmap`. All tensors are dense, real and not empty. A scalar is
 one number for all tensors, or a vector with a number for each tensor.
@@ -43,14 +43,14 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
 
 
 def max_abs(tensors: Sequence[Tensor]) -> Tensor:
-    """Return a vector with the largest magnitude of each tensor. If an element of a tensor is NaN, its largest
-    magnitude is NaN.
-    """
+    """Return a vector with the largest magnitude of each tensor. The result for a tensor that contains NaN is NaN."""
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Allocate all memory before the first write. If memory ran out later, only some tensors would be clipped."""
+    """Allocate all memory before the first write. An allocation error after the first write would leave some tensors
+    clipped and other tensors unclipped.
+    """
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -67,7 +67,6 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Allocate float32 memory on each device, with the size of the largest group of 16-bit tensors on the device."""
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device
@@ -135,8 +134,8 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield (indices, tensors) of each group. If a group has several tensors, they have at most MAX_WIDENED 16-bit
-    elements. Large 16-bit tensors (see ALONE) have groups of their own.
+    """Yield (indices, tensors) of each group. A group of several tensors has at most MAX_WIDENED 16-bit elements in
+    total. Large 16-bit tensors (see ALONE) have groups of their own.
     """
     for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0

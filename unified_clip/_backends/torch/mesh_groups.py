@@ -1,5 +1,5 @@
-"""Process groups of device meshes. This module only uses groups that exist, because all ranks have to take part in the
-creation of a group.
+"""Process groups of device meshes. This module never creates a group, because a new group requires a call on every
+rank.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 class MeshGroups:
-    """The process groups of several mesh dimensions. To reduce over all ranks along these dimensions, all-reduce over
-    the groups in turn.
+    """The process groups of several mesh dimensions. A reduction over these dimensions consists of one all-reduce for
+    each group.
     """
 
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
@@ -33,7 +33,9 @@ def groups_of(group: Any) -> list[Any]:
 
 
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
-"""All `MeshGroups` objects. The outer key is the first group, and the inner key has the ids of all groups."""
+"""All `MeshGroups` objects. The key of the outer dict is the first group. The key of the inner dict is a tuple with the
+ids of all groups.
+"""
 
 
 def group_of_mesh(mesh: Any) -> Any:
@@ -46,8 +48,8 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return a list with the process group over which DTensors are sharded or `Partial`. If the DTensors are
-    replicated, the list is empty.
+    """Return a list with one process group: the group over which the DTensors are sharded or `Partial`. If the DTensors
+    are replicated, the list is empty.
 
     Return None if the placements do not determine the group.
     """
@@ -73,8 +75,8 @@ def _dims_of(mesh: Any) -> list[int]:
 
 
 def group_along(mesh: Any, dims: Sequence[int]) -> Any:
-    """Return the process group of all ranks along some dimensions of a mesh, or a `MeshGroups` object if no single
-    group has these ranks.
+    """Return the process group along some dimensions of a mesh. If no single group has all these ranks, return a
+    `MeshGroups` object.
     """
     if math.prod(mesh.size(dim) for dim in dims) == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD

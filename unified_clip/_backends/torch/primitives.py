@@ -1,6 +1,4 @@
-"""The primitives of the device path. The primitives use PyTorch's operations on single tensors, or on lists of
-tensors.
-"""
+"""The primitives of the device path."""
 
 from __future__ import annotations
 
@@ -98,7 +96,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Multiply tensors in place. Operations on lists multiply the tensors that they support."""
+        """Multiply tensors in place."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -313,7 +311,6 @@ class TorchPath(DevicePath):
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
-        """Add a first write that increments the version counters, which autograd checks."""
         bump = functools.partial(torch.autograd.graph.increment_version, self._tensors)
         return [Write(bump, lambda: None), *map(Write, launches)]
 
@@ -352,9 +349,7 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare the writes of a change. If `keep` is false, also prepare writes that set the tensors to zero
-        afterwards.
-        """
+        """Return the writes of `change`. If `keep` is false, the last writes set all tensors to zero."""
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
         drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}

@@ -84,9 +84,7 @@ class TorchGroup(ProcessGroup):
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
     ) -> ranks.Counted:
-        """Return the table of the tensors. If the kernels do not support the tensors, measure the tensors here, which
-        waits for the device.
-        """
+        """Return the table of the tensors."""
         from .gpu.ranks import Counted
         from .gpu.table import Table
 
@@ -116,7 +114,7 @@ def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
 
     - If `device_id` of `init_process_group` binds a GPU to the group, return this GPU.
     - Otherwise, if a tensor is on a device mesh of GPUs, return the current GPU.
-    - In all other cases, and with gloo, return the CPU if the backend of the group supports the CPU.
+    - Otherwise, return the CPU if the group's backend supports the CPU. A gloo group never uses a GPU.
 
     All ranks must choose the same type of device, so the choice depends only on the group and on meshes.
     """

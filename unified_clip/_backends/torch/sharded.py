@@ -54,7 +54,7 @@ def full_max(values: Any) -> Any:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return None if there are no DTensors and no flat parameters, and the caller declares no ranks."""
+    """Return None if all tensors are plain, and the caller declares no ranks."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -72,7 +72,6 @@ def are_flat(parameters: Sequence[Any]) -> bool:
 
 
 def check_declared(parameters: Sequence[Any], spec: DistributedSpec) -> None:
-    """Raise an error for FSDP1's flat parameters without a declared process group or ownership."""
     if spec.process_group == "auto" and spec.ownership is None and are_flat(parameters):
         raise undeclared_flat()
 
@@ -86,7 +85,9 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError if only some ranks have a DTensor, because PyTorch's norm would leave out all other ranks."""
+    """Raise ValueError if the mesh of a DTensor does not contain all ranks. PyTorch's norm ignores the ranks outside of
+    the mesh.
+    """
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -162,8 +163,9 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each tensor, the index of the first tensor with the same mesh and placements. The index of a plain tensor
-        is None. Hashing placements is slow, so `placements` objects that tensors share are compared by identity first.
+        """Return an index for each tensor: the index of the first tensor in the list with an equal mesh and equal
+        placements. The index of a plain tensor is None. Hashing placements is slow, so `placements` objects that
+        tensors share are compared by identity first.
         """
         indices: list[int | None] = []
         by_identity: dict[tuple[int, int], int] = {}
@@ -239,8 +241,8 @@ class TorchShards(DistributedGradients):
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of the `Partial` gradients that the process group can sum. The process group must contain
-        all ranks with partial sums of the gradient.
+        """Return the indices of the `Partial` gradients that the process group can sum. If a rank has partial sums of a
+        gradient, the process group must contain this rank.
         """
         waiting = {}
         for index in sorted(self._partial.intersection(indices)):
@@ -262,8 +264,8 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return the terms for a sum on the device. Return None if a rank of the process group lacks partial sums, or
-        if a gradient has elements of more than 32 bits.
+        """Return None if a rank of the process group lacks partial sums, or if a gradient has elements of more than 32
+        bits.
         """
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
@@ -335,8 +337,8 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return whether placements alone determine the process group. The result is False for lists of gradients,
-        because a rank cannot read the placements of a gradient that the rank lacks.
+        """Return whether the process group can be inferred from the placements. Return False for lists of gradients. If
+        a rank lacks a gradient, the rank cannot read its placements.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

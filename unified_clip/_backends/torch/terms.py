@@ -20,8 +20,6 @@ from .mesh_groups import group_along, groups_of
 
 
 class Bucket(NamedTuple):
-    """The `Partial` gradients whose terms are on the same ranks."""
-
     ranks: Ranks
     device: str
     sizes: tuple[int, ...]
@@ -42,11 +40,7 @@ class Bucket(NamedTuple):
         return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """All ranks of the bucket have to call this method.
-
-        Return the sums by the index of the gradient. Sums are computed in float64 and rounded once, so the order of the
-        gradients does not matter.
-        """
+        """Every rank in `ranks` must call this method."""
         buffer = self.flattened(values)
         _, first = next(iter(self.members.values()))
         dims = [dim for dim in partial_dims(first) if first.device_mesh.size(dim) > 1]
@@ -91,7 +85,6 @@ def _layout(leaf: Leaf, gradient: Any) -> str:
 
 
 def _divisor(gradient: Any) -> int:
-    """Return the number of terms if the gradient is the mean of its terms, else 1."""
     mesh = gradient.device_mesh
     dims = partial_dims(gradient)
     return math.prod(mesh.size(dim) for dim in dims if gradient.placements[dim].reduce_op == "avg")

@@ -32,11 +32,12 @@ report_graph: Any = _report_graph
 """
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Short forms of the bodies of public functions, for plain gradients. `backend.py` adds the short forms to this dict.
+"""The short form of each public function that has one. Short forms support only plain gradients. `backend.py` adds the
+short forms to this dict.
 
 Before each run of a graph, PyTorch checks every value that the traced code has read. A complete body reads several
-hundred values. For a few small tensors, these checks take longer than the clip. A short form returns the tuple (result,
-arguments). If the result is None, the complete body must run with these arguments.
+hundred values. For a few small tensors, these checks take longer than the clip. A short form returns two values: the
+result and the arguments. If the result is None, run the complete body with the returned arguments.
 """
 
 

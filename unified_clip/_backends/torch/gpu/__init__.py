@@ -39,7 +39,7 @@ ENABLED = _is_enabled()
 
 
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
-    """Return the table of a gradient list, or None if the kernels do not support the list.
+    """Return the kernels' table for a list of gradients. Return None if the kernels do not support the list.
 
     The kernels support dense tensors on GPUs, but not while PyTorch traces or transforms the code.
     """

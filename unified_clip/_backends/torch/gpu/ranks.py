@@ -21,19 +21,18 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 class Counted(NamedTuple):
     table: Table | None = None
-    """None if there are no gradients, or if the kernels do not support the gradients."""
+    """None means that there are no gradients, or that the kernels do not support one of the gradients."""
 
     total: Accumulator = Accumulator()
     """The exact sum of |g|**p over the gradients that `table` lacks."""
 
     largest: float = 0.0
-    """The largest magnitude of the gradients that `table` lacks, if p is inf."""
+    """The largest magnitude of all gradients that are not in `table`. The value is used only if p is inf."""
 
 
 class Request(NamedTuple):
     numbers: Sequence[int]
-    """The integers that the ranks add up. The first WORDS integers are zeros, and are replaced by the words of the sum.
-    """
+    """The first WORDS integers are zeros, and are replaced by the words of the sum."""
 
     own: Counted
 
@@ -48,12 +47,12 @@ class Request(NamedTuple):
 def norm_over_ranks(
     request: Request, device: torch.device, all_reduce: Callable[[Tensor, str], None]
 ) -> tuple[Scalar, Tensor]:
-    """Return the norm over all ranks, and the sums of all ranks' words. Both results are on the device.
+    """Return the norm over all ranks, and the words after the all-reduce over the ranks. Both results are on the
+    device.
 
-    The first all-reduce adds up the words of all ranks. Then `Partial` gradients are summed, and each rank adds the
-    powers of these sums to the words. If the words do not determine the last bit of the norm, the last all-reduce adds
-    up exact sums. Otherwise, the last all-reduce adds up zeros. If p is inf, the last all-reduce takes the maximum of
-    the magnitudes.
+    The first all-reduce adds up the words of all ranks. If the norm is in doubt, the last all-reduce adds up the exact
+    sums of the ranks. Otherwise, the last all-reduce adds up zeros. If p is inf, the last all-reduce takes the maximum
+    of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -100,7 +99,7 @@ def norm_over_ranks(
 
 
 def _sums(counted: Counted, words: Tensor, request: Request) -> Tensor | None:
-    """Add the sums of all chunks to the words. Return the sum of each chunk, or None if `counted` has no table."""
+    """Return the sum of each chunk, or None if `counted` has no table."""
     if counted.table is None:
         return None
     sums = counted.table.sums(ORDERS[request.p], request.is_wide, torch.float64)
@@ -114,9 +113,9 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Return an exact sum of powers as windows of 24 bits.
+    """Split an exact sum of |g|**p into windows of 24 bits.
 
-    The unit of the windows is u**p, where u is 2**-1075 for a float64 norm and 2**-150 for a float32 norm.
+    The last bit of the first window is u**p. u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

@@ -1,7 +1,7 @@
-"""The table of a gradient list on a GPU. A table launches kernels over its gradients.
+"""The table of a gradient list on a GPU. The methods of a table launch kernels for all gradients of the list.
 
-A table has the addresses and lengths of tensors. Each table is kept, because the addresses of gradients mostly stay the
-same from step to step. A clip with a kept table copies nothing to the GPU and reads nothing from the GPU. Tables are
+A table has the addresses and lengths of tensors. Tables are kept for later steps, because most gradients have the same
+address in every step. If the table exists, a clip copies no data to the GPU and reads no data from the GPU. Tables are
 never overwritten: each call allocates new memory for sums and norms.
 """
 
@@ -35,11 +35,11 @@ PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 ORDERS = {1: 1, 2: 2, math.inf: kernels.INF.value}
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether Triton's interpreter runs the kernels on tensors in CPU memory. Only tests use the interpreter."""
+"""Whether Triton's interpreter runs the kernels on tensors in CPU memory."""
 
 CHUNK = 65536
 LANES = 2048
-"""The number of elements that a program reads at a time. A large number hides the latency of the memory."""
+"""The number of elements that a program reads at a time."""
 
 SUM_LANES = 256
 """The number of chunks whose sums a program reads at a time."""
@@ -47,8 +47,8 @@ SUM_LANES = 256
 ERROR = 2.0**-40
 """A bound on the relative error of a norm before it is rounded.
 
-Each element takes part in at most 2**13 additions: CHUNK / LANES + LANES + MAX_CHUNKS / SUM_LANES + SUM_LANES. Each
-addition adds a relative error of at most 2**-53, because no number is negative.
+The number of additions per element is CHUNK / LANES + LANES + MAX_CHUNKS / SUM_LANES + SUM_LANES. This number is at
+most 2**13. All numbers are 0 or positive, so each addition increases the relative error by at most 2**-53.
 """
 
 WIDE_ERROR = 2.0**-77
@@ -59,18 +59,14 @@ The second number is the sum of at most 2**13 rounding errors of the first numbe
 """
 
 NARROW_ERROR = 2.0**-35
-"""A bound on the relative error of a norm before it is rounded, if the sum of each chunk is stored as two float32
-numbers.
-
-The second number of a lane is the sum of CHUNK / LANES errors of at most 2**-24. The lanes are then added up: each of
-these additions adds a relative error of at most 3 * 2**-48.
+"""A bound on the relative error of an unrounded norm. This bound is for sums that are stored as two float32 numbers.
+The second number of a lane is the sum of CHUNK / LANES rounding errors of at most 2**-24. Each addition of two lanes
+has a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
 EXACT_PROGRAMS = 264
-"""The maximum number of programs that run `add_exactly`. In most clips, these programs end at once, because no norm is
-in doubt.
-"""
+"""The maximum number of programs that run `add_exactly`."""
 
 OPTIONS = {"enable_fp_fusion": False}
 """Options for the compiler, which must not fuse a product with a sum. The error bounds assume that products are rounded
@@ -78,7 +74,7 @@ before they are added.
 """
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""The compute capabilities of NVIDIA GPUs that compute float64 at half the speed of float32. Most NVIDIA GPUs compute
+"""The compute capabilities of NVIDIA GPUs on which float64 has half the speed of float32. Most NVIDIA GPUs compute
 float64 at 1/64 of the speed of float32.
 """
 
@@ -86,8 +82,8 @@ LEAST_MAJOR = 8
 """The lowest major version of a compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""The AMD architectures that compute float64 at least at half the speed of float32. On all other AMD GPUs, the kernels
-add up float32 numbers.
+"""The AMD architectures on which float64 has half the speed of float32, or more. On all other AMD GPUs, the kernels add
+up float32 numbers.
 """
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
@@ -107,8 +103,8 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks `first` to `end` - 1, which contain all tensors of one dtype. One launch of a kernel handles these
-    chunks.
+    """A range of chunks, from `first` to `end` - 1. The range contains all tensors of one dtype. One launch of a kernel
+    handles these chunks.
     """
 
     tensor: int
@@ -142,8 +138,8 @@ class Table:
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """Return two numbers for each chunk. If p is inf, the two numbers add up to the largest magnitude, otherwise to
-        the sum of |g|**p.
+        """Return two numbers for each chunk. If p is inf, the sum of the two numbers is the largest magnitude. For any
+        other p, this sum is the sum of |g|**p.
         """
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
@@ -154,7 +150,6 @@ class Table:
         return sums
 
     def add_exactly(self, states: Tensor, order: int, wide: bool, *, per_tensor: bool) -> None:
-        """If a norm is in doubt, add |g|**p of its gradients to the windows in `states`."""
         with _on(self.device):
             for part in self._parts:
                 kernels.add_exactly[(min(EXACT_PROGRAMS, part.end - part.first),)](
@@ -318,11 +313,9 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
-    """Return the kept table of a list, or make and keep a table.
-
-    The copy of a table to the GPU is asynchronous. A launch on another CUDA stream would not wait for the copy, so each
-    CUDA stream has its own tables. The table of a CUDA graph is not kept here, because the graph could live longer than
-    the kept tables.
+    """The copy of a table to the GPU is asynchronous. A launch on another CUDA stream would not wait for the copy, so
+    each CUDA stream has its own tables. Tables of CUDA graphs are not kept here, because a graph can run after kept
+    tables are deleted.
     """
     if not _is_supported(device):
         return None

@@ -1,13 +1,13 @@
-"""The Triton kernels for correctly rounded norms of order 1, 2 and inf, for products, and for clamped values.
+"""The Triton kernels. They compute correctly rounded norms for p of 1, 2 and inf, and they multiply or clamp gradients.
 
 A program is one instance of a kernel. Each program reads one chunk, which is a range of elements of one tensor. A table
-has the addresses of all tensors, so one launch handles many tensors. The sums do not depend on the number of programs.
-Programs do not wait for each other. A second kernel combines the results of all programs.
+has the addresses of all tensors, so one launch handles many tensors. Any number of programs returns the same sums.
+Programs do not wait for each other.
 
 Sums are computed in float64. If the norm is float64 (`wide`), each sum is stored as two float64 numbers. On GPUs with
-slow float64, each sum is stored as two float32 numbers. A norm is in doubt if the error bound of its sum allows several
-rounded norms. In this case, `add_exactly` computes the exact sum, and `decide` rounds the norm. The exact sum is an
-integer that is stored in windows of 24 bits.
+slow float64, each sum is stored as two float32 numbers. A norm is in doubt if two different rounded norms are possible
+within the error bound of the sum. In this case, `add_exactly` computes the exact sum, and `decide` rounds the norm. The
+exact sum is an integer that is stored in windows of 24 bits.
 """
 
 from .changes import change

@@ -10,8 +10,8 @@ from .numbers import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round float32 numbers to bfloat16 by integer operations, with ties to even. The conversion in Triton's
-    interpreter truncates instead.
+    """Round float32 numbers to bfloat16 by integer operations, with ties to even. Triton's interpreter truncates in
+    this conversion.
     """
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -28,7 +28,7 @@ def _changed(
     values: tl.tensor, coef: tl.tensor, low: tl.tensor, high: tl.tensor,
     dtype: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Multiply or clamp the values. If values are clamped, NaN and values within the bounds keep their bits."""
+    """Multiply or clamp the values. Clamping does not change the bits of NaN, or of values within the bounds."""
     wide = _converted(values, dtype)
     if clamps:
         numbers = tl.where(wide < low, low, tl.where(wide > high, high, wide))

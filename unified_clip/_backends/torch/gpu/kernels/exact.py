@@ -1,7 +1,8 @@
-"""The kernels that compute exact sums and round norms by these sums. A sum is an integer in windows of 24 bits.
+"""The kernels that compute exact sums. A kernel then rounds the norm by the exact sum. A sum is an integer in windows
+of 24 bits.
 
-A floating-point number is an integer significand times a power of two. The unit of the exponents is half of the
-smallest positive number of the norm's dtype. So the windows can represent every |g|**p, and every midpoint between two
+A floating-point number is an integer significand times a power of two. Exponents are relative to half of the smallest
+positive number in the norm's dtype. So the windows can represent every |g|**p, and every midpoint between two
 neighbouring norms.
 """
 
@@ -19,7 +20,7 @@ STATE: Any = tl.constexpr(180)
 
 - whether the norm is in doubt
 - the bits of the largest magnitude
-- LAST minus the exponent of the smallest magnitude that is not 0
+- LAST minus the exponent of the smallest positive magnitude
 - 177 windows, which are enough for the sum of 2**36 squares of the largest float64 number
 """
 
@@ -41,18 +42,13 @@ def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return the end of the windows for |number|**p.
-
-    exponent: The exponent of the number.
-    more_bits: The number of extra bits for a sum of such powers.
-    """
     return (order * (exponent + (53 if wide else 24)) + more_bits + 23) // 24
 
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Shift integers of at most 56 bits to the left by `places`. Return the 24 bits of each integer that are in a
-    window.
+    """Shift integers of at most 56 bits to the left by `places`. Return the bits of one window (24 bits) for each
+    integer.
     """
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
@@ -80,9 +76,7 @@ def add_exactly(
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
     per_tensor: tl.constexpr,
 ) -> None:  # fmt: skip
-    """If a norm is in doubt, compute the exact sum of |g|**p in the windows. The windows are integers, so the order of
-    the additions does not matter.
-    """
+    """The windows are integers, so the order of the additions does not matter."""
     begin = first_chunk + tl.program_id(0).to(tl.int64)
     end = begin * 0 + end_chunk
     if not per_tensor:
@@ -99,9 +93,6 @@ def _add_chunk(
     start: tl.tensor, length: tl.tensor, state: tl.tensor,
     order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add the powers of a chunk to the windows. The first pass over the chunk finds the windows that get bits. Each
-    window that gets bits takes one more pass.
-    """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     least = tl.full([width], 0x7FFFFFFFFFFFFFFF, tl.int64)
@@ -173,8 +164,8 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """Set the third number of the state of a float64 norm. The number is 2**32 if this rank has NaN, 1 if this rank has
-    inf but no NaN, and 0 otherwise.
+    """For a float64 norm, store in the third number of the state whether this rank has NaN or inf. The number is 2**32
+    if this rank has NaN, 1 if this rank has inf but no NaN, and 0 otherwise.
     """
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
@@ -217,7 +208,7 @@ def _rounded_bits(
 def _root(leading: tl.tensor, top: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
     """Return an approximate norm.
 
-    top: The index of the highest window that is not 0. leading: The sum, in units of this window.
+    top: The index of the highest window that is not 0. leading: The sum, divided by 2**(24 * top).
     """
     root = tl.sqrt(leading) if order == 2 else leading
     exponent = 24 * top // order - (1075 if wide else 150)

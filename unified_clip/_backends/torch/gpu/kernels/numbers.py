@@ -1,4 +1,4 @@
-"""Functions that several kernels share, for chunks of tensors, sums with their errors, and the bits of numbers."""
+"""Functions for several kernels. They read chunks, compute sums with error bounds, and handle the bits of numbers."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32. NaN has the
-    largest bits.
+    """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32. The bits of NaN
+    are above the bits of inf, so the maximum of a list with NaN is NaN.
     """
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
@@ -77,8 +77,8 @@ def two_sum(left: tl.tensor, right: tl.tensor) -> tl.tensor:
 def squared(numbers: tl.tensor) -> tl.tensor:
     """Return the squares and their rounding errors.
 
-    For float64, each returned error is off by at most 2**-104 times the square. For float32, each returned error is off
-    by at most 2**-148.
+    For float64, a returned rounding error differs from the exact rounding error by at most 2**-104 * square. For
+    float32, each returned error is off by at most 2**-148.
     """
     square = numbers * numbers
     if numbers.dtype == tl.float64:

@@ -1,9 +1,8 @@
 """The kernels that compute norms over several ranks. Ranks add up integers, and compute the norm from the integers.
 
-First come the words of `Accumulator.to_words`, and then the words that `consensus` compares. For a float32 norm, the
-sum of all powers has bits only in the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), the kernels read
-only the words FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm is
-in doubt.
+Each rank sends the words of `Accumulator.to_words`, followed by the words that `consensus` compares. For a float32
+norm, the kernels use only the words FIRST_LIMB to END_LIMB - 1. For a float64 norm (`wide`), the kernels read only the
+words FIRST_WIDE_LIMB to END_WIDE_LIMB - 1. If the sum is not between LEAST_SUM and LARGEST, a float64 norm is in doubt.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""The difference between the position of a number's last bit in the words and the exponent field of the number."""
+"""The exponent field of a number plus EXPONENT is the position of the number's last bit in the words."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -31,9 +30,7 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""A rank adds UNBOUNDED to the word UNBOUNDED_LIMB if the rank's sum is NaN or above LARGEST. The sum in the words then
-grows by 2**1010.
-"""
+"""A rank adds UNBOUNDED to the word UNBOUNDED_LIMB if the rank's sum is NaN or above LARGEST."""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))
@@ -47,7 +44,7 @@ assert END_WIDE_LIMB.value < LIMBS
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sums of all chunks to the words of this rank.
 
-    A total that is NaN, infinite or too large is marked in separate words instead.
+    If the total is NaN, infinite or too large, change only the separate words for such totals.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """
@@ -77,7 +74,6 @@ def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.co
 
 @triton.jit
 def _add_to(words: tl.tensor, number: tl.tensor) -> None:
-    """Add a finite float64 number to the words."""
     bits = number.to(tl.int64, bitcast=True)
     sign = 1 + 2 * (bits >> 63)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
@@ -117,7 +113,7 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm, computed from the sums of all ranks' words. Also store the state of the norm for `add_exactly`.
+    """Store the norm, computed from the sums of all ranks' words.
 
     If the ranks made different calls, the norm is NaN. Otherwise, if p is inf, the norm is 0 here, and `round_largest`
     sets the norm later.
@@ -183,10 +179,10 @@ def _is_agreed(
     words: tl.tensor, ranks: tl.tensor,
     flags: tl.constexpr, tags: tl.constexpr, tag: tl.constexpr, pieces: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return whether all ranks sent the tag and equal digests, and whether all ranks accept the call.
+    """Return whether every rank sent the tag, sent the same digest, and accepts the call.
 
     Numbers are equal if and only if count * (sum of squares) == (sum)**2. On more than 2**16 ranks, these products can
-    lose their upper bits. Different numbers then seem equal with a probability of 2**-64.
+    lose their upper bits. Two different numbers then pass this comparison with a probability of 2**-64.
     """
     is_agreed = (tl.load(words + tags) == tag * ranks) & (tl.load(words + tags + 1) == 0)
     is_agreed &= (tl.load(words + flags) == ranks) & (tl.load(words + flags + 1) == ranks)

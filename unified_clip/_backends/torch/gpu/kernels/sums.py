@@ -1,4 +1,6 @@
-"""The kernels that compute one sum for each chunk, and norms from these sums. The error of each sum is bounded."""
+"""The kernels for sums and norms. One kernel computes the sum of each chunk, and another kernel computes the norm. The
+error of each sum is bounded.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from .numbers import (
 INFINITY: Any = tl.constexpr(float("inf"))
 LEAST: Any = tl.constexpr(2.0**-900)
 LARGEST: Any = tl.constexpr(2.0**1000)
-"""The error bound holds for sums of float64 squares between LEAST and LARGEST. In this range, no sum overflows, and no
-square loses bits as a subnormal number.
+"""The error bound of a float64 sum of squares requires that the sum is between LEAST and LARGEST. In this range, no sum
+overflows, and no square loses bits as a subnormal number.
 """
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
@@ -37,7 +39,7 @@ squares, and each square loses at most 2**-148.
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
-    """Return sums of 0 and errors of 0. If `order` is INF, a sum is the bits of the largest magnitude as an integer.
+    """Return sums of 0 and errors of 0. If `order` is INF, a sum is an integer with the bits of the largest magnitude.
     `number` is the dtype of the sums.
     """
     low = tl.zeros([width], number)
