@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written, for a reason other than a closed pipe."""
+    """A write to standard output failed. A closed pipe does not raise this error."""
 
 
 def _flush() -> None:
@@ -123,7 +123,6 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Discard output whose reader has ended, as in `... | head`."""
     flush_or_discard()
     return UNREAD
 

@@ -20,8 +20,8 @@ class ClipWarning(UserWarning):
 class NonFiniteNormError(RuntimeError):
     """A norm is NaN or infinite, and the caller asked for an error in this case. No gradient was changed.
 
-    The message lists the gradients that contain NaN or infinities. Catch the error and skip the optimizer's step, or
-    find the cause.
+    The message lists the gradients that contain NaN or infinities. To continue the training, catch this error and skip
+    the optimizer's step.
     """
 
 

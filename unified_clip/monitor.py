@@ -88,7 +88,7 @@ class Monitor:
     def __call__(self, step: int | None = None) -> None:
         """Log at every n-th call. Before the first clip, log nothing.
 
-        step: The step to log. The default is the number of earlier calls.
+        step: The step to log. The default is the number of calls before this call.
         """
         if self._calls % self._every == 0:
             with suppress(NothingClippedError):  # such as while gradients accumulate

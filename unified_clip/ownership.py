@@ -68,7 +68,6 @@ class _StagedOwnership:
         self._elsewhere = _ElsewhereCounted(also_elsewhere)
 
     def check_present(self, tensors: Iterable[Any]) -> None:
-        """Raise ValueError if a parameter of the list `also_elsewhere` is not in the clip call."""
         self._elsewhere.check_present(tensors)
 
     def counts_elsewhere(self, parameter: Any) -> bool:
@@ -78,26 +77,26 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank owns a parameter.
 
-    A parameter can be on a part of a device mesh, or on no mesh. Along the dimensions in `distinct`, the ranks have
-    different parameters, and every rank owns its parameters. Along the dimensions that are neither in `distinct` nor in
-    the parameter's mesh, the ranks have copies of the parameter. The first of these ranks owns the parameter.
+    A parameter can be on a part of a device mesh, or on no mesh. Along a dimension in `distinct`, no two ranks have the
+    same parameter, and every rank owns the parameters that it has. Along each remaining dimension of `root` that the
+    parameter's mesh lacks, the ranks have copies of the parameter. The first of these ranks owns the parameter.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
         distinct: The name of a dimension along which parameters differ, such as "pp" for pipeline stages, or a list of
             names.
         also_elsewhere: Parameters that are on this rank and in an earlier pipeline stage, such as a tied embedding. The
-            earlier stage owns these parameters. Pass a list of parameters, or a function that takes a parameter and
-            returns True or False. `fully_shard` replaces the parameters, so create the list after the call of
-            `fully_shard`. Before you clip, sum the gradients of the copies.
+            earlier stage owns these parameters. Pass a list of these parameters. Or pass a function that takes a
+            parameter, and returns True for these parameters. `fully_shard` replaces the parameters, so create the list
+            after the call of `fully_shard`. Before you clip, sum the gradients of the copies.
 
     Raises:
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model, a string or a list of
             names. During a clip: the function `also_elsewhere` does not return a boolean.
-        ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`. This
-            rank is not on `root`. During a clip: the mesh of a parameter has ranks that `root` lacks. The mesh of a
-            parameter has only a part of the ranks along a dimension of `root`. A parameter of `also_elsewhere` is not
-            in the clip call.
+        ValueError: `root` has no dimension names, or `distinct` contains a name that is not a dimension of `root`.
+            `root` does not include this rank. During a clip: the mesh of a parameter has ranks that `root` lacks. Along
+            a dimension of `root`, the mesh of a parameter has some ranks, but not all ranks. The clip does not include
+            a parameter of the list `also_elsewhere`.
 
     Example:
         A pipeline has two stages. The modules of each stage use FSDP2 on `mesh["dp"]`. The last stage reuses the
@@ -149,7 +148,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         """Return all ranks that have a copy of a local tensor. `check_replicas` needs these ranks.
 
         mesh: The ranks of the parameter's mesh.
-        ranks: The ranks of the parameter's mesh that have the local tensor.
+        ranks: On the parameter's mesh, the ranks that have a copy of the local tensor.
         """
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
@@ -200,10 +199,10 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
-        tensor_rank: The number of this rank in its tensor-parallel group, if you call `parallelize_module` before
-            FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of `parallelize_module`, for example
-            those of a normalization layer. As `process_group`, pass the group of all data-parallel and tensor-parallel
-            ranks that together have one copy of the model.
+        tensor_rank: The number of this rank in its tensor-parallel group. Pass this number if you call
+            `parallelize_module` before FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of
+            `parallelize_module`, for example those of a normalization layer. As `process_group`, pass the group of all
+            data-parallel and tensor-parallel ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
@@ -282,7 +281,6 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
 
 
 def _is_tensor_shard(spec: Any) -> bool:
-    """Return whether tensor-parallel ranks have different elements of a parameter."""
     return spec is not None and not all(placement.is_replicate() for placement in spec.placements)
 
 
@@ -296,11 +294,11 @@ def megatron_ownership(
     """Return a function for a Megatron model. The function reads Megatron's attributes, and decides whether this rank
     owns a parameter.
 
-    If a parameter has the attribute `tensor_model_parallel`, every tensor-parallel rank owns a shard. All other
-    parameters have copies on every tensor-parallel rank, and rank 0 owns the parameter. If `allreduce` of a parameter
-    is False, the parameter belongs to an expert. The rules are the same, but with `expert_tensor_rank` and
-    `expert_data_rank`. If a parameter has the attribute `shared`, the parameter is the last pipeline stage's copy of
-    the embedding. No rank owns this copy.
+    If a parameter has the attribute `tensor_model_parallel`, every tensor-parallel rank owns a shard. A parameter
+    without this attribute has a copy on every tensor-parallel rank, and rank 0 owns the parameter. If `allreduce` of a
+    parameter is False, the parameter belongs to an expert. For an expert's parameter, `expert_tensor_rank` replaces
+    `tensor_rank`, and `expert_data_rank` replaces `data_rank`. The attribute `shared` marks the copy of the embedding
+    in the last pipeline stage. No rank owns this copy.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
@@ -308,12 +306,12 @@ def megatron_ownership(
         data_rank: The number of this rank in its data-parallel group. Pass this number if data-parallel ranks of the
             process group have copies of the gradients. Data-parallel rank 0 then owns the parameters. If you use the
             distributed optimizer, which shards the gradients, leave out `data_rank`.
-        expert_data_rank: The number of this rank in its expert-data-parallel group. A model with experts needs this
-            number if you pass `data_rank`.
+        expert_data_rank: The number of this rank in its expert-data-parallel group. If the model has experts and you
+            pass `data_rank`, pass this number, too.
 
     Raises:
-        ValueError: During a clip: a parameter belongs to an expert, and you passed only one of data_rank and
-            expert_data_rank.
+        ValueError: You passed `data_rank` or `expert_data_rank`, but not both, and the clip contains an expert's
+            parameter.
 
     Example:
         >>> from types import SimpleNamespace
@@ -346,13 +344,13 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
         data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Data-parallel
             rank 0 owns the parameters.
         also_elsewhere: Parameters that are in this stage and in an earlier stage, such as a tied embedding. The earlier
-            stage owns these parameters. Pass a list of parameters, or a function that takes a parameter and returns
-            True or False. Before you clip, sum the gradients of the copies.
+            stage owns these parameters. Pass a list of these parameters. Or pass a function that takes a parameter, and
+            returns True for these parameters. Before you clip, sum the gradients of the copies.
 
     Raises:
         TypeError: `also_elsewhere` is a tensor, a model, a string or a list of names. During a clip: the function
             `also_elsewhere` does not return a boolean.
-        ValueError: During a clip: a parameter in the list `also_elsewhere` is not in the call.
+        ValueError: A clip does not include a parameter of the list `also_elsewhere`.
 
     Example:
         >>> weight, tied = object(), object()

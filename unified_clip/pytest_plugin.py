@@ -31,7 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters from pytest's options."""
+    """Return `unified_clip.testing.assert_clip_parity`. The options of pytest select the frameworks and the
+    interpreters.
+    """
     from unified_clip._command.parser import comma_separated
     from unified_clip.testing import assert_clip_parity
 

@@ -41,10 +41,10 @@ class Replay:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A suggested threshold, and the norms from which it was computed."""
+    """A suggested threshold, and the recorded norms that led to the threshold."""
 
     threshold: float
-    """The threshold in the unit of the gradients, rounded up to three significant digits."""
+    """The threshold, rounded up to three significant digits."""
 
     percentile: float
     clipped: float
@@ -66,7 +66,8 @@ class Suggestion:
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule computes for these norms, and the share of clipped norms.
 
-        In a real training with this rule, the first clip would change all later norms and thresholds.
+        The replay does not repeat the training. In a training with this rule, each clip changes the parameters, and
+        therefore all later norms.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()` or a rule of your own.
@@ -164,8 +165,8 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     Raises:
         TypeError: `records` is not a path or an iterable of norms.
         FileNotFoundError: The file does not exist.
-        ValueError: `percentile` or `skip` is out of range. Fewer than 20 norms are finite. The file is not a recording
-            with total norms.
+        ValueError: `percentile` or `skip` is out of range. Fewer than 20 norms are finite. The file is not a recording.
+            The recording has no total norm.
         OSError: The file cannot be read.
 
     Source: the nearest-rank percentile, as in Seetharaman et al., "AutoClip: Adaptive gradient clipping for source
@@ -225,7 +226,7 @@ def _norms(records: Any) -> Iterator[float]:
 def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recorded file.
 
-    If a step has several norms, yield the 2-norm of these norms.
+    A step can have several clip calls. The norm of the step is then the 2-norm of the vector of their total norms.
     """
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))

@@ -1,4 +1,4 @@
-"""Assertions for tests: two containers have equal gradients, a clip is the same on every framework, or a suite passes.
+"""Assertions for tests of gradients, of clip functions on every framework, and of parity suites.
 
 The assertions need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options,
 and the fixture `clip_suite` is `assert_suite_passes`.
@@ -45,9 +45,10 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
         b: The container to compare with `a`.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
             from NaN to a number is infinite. The distance from 0.0 to -0.0 is 1.
-        rtol: The maximum difference of two elements relative to the largest element of the gradient in `b`. An element
-            passes if its difference is within `max_ulp` or within `rtol`. Parity suites use `rtol=1e-5`. Pass `rtol` if
-            the terms of a sum nearly cancel, because the results can then differ by many ULP.
+        rtol: The maximum relative difference of two elements. The relative difference is the difference divided by the
+            largest element of the gradient in `b`. An element passes if its difference is within `max_ulp` or within
+            `rtol`. Parity suites use `rtol=1e-5`. Pass `rtol` if the terms of a sum nearly cancel, because the results
+            can then differ by many ULP.
 
     Raises:
         AssertionError: Names, dtypes, shapes or elements differ. The message contains the names of the tensors, the
@@ -55,8 +56,8 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
             decimal and in hexadecimal.
         TypeError: A value is not a gradient. For example, the value is a parameter, a Python number or a tensor of
             booleans.
-        ValueError: max_ulp is negative, infinite or NaN. rtol is not a number from 0 to 0.1. `a` and `b` are the same
-            object. No gradient has an element.
+        ValueError: max_ulp is negative, infinite or NaN. rtol is outside of the range from 0 to 0.1. `a` and `b` are
+            the same object. No gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -99,7 +100,7 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Fail unless a clip function of unified_clip returns the same bits as exact arithmetic on every framework.
+    """Run a clip function of unified_clip on every framework. Fail if a result differs from exact arithmetic in a bit.
 
     To test a function of your own, use `assert_suite_passes`.
 
@@ -114,8 +115,8 @@ def assert_clip_parity(
             "clip_grad_norm_".
         frameworks: The frameworks to compare: names from "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". The
             default is all installed frameworks.
-        missing: The action if a framework is not installed. "fail" fails the test. "skip" compares the installed
-            frameworks, and then skips the test.
+        missing: The action if a framework is not installed. "fail" fails the test. With "skip", the function first
+            compares the installed frameworks. If they agree, the test is reported as skipped.
         interpreters: For each framework, the path of a Python interpreter that has the framework and the extra `cli`.
             The default is the interpreter of the test.
         arguments: The arguments of the rule, such as `max_norm=1.0`. Each argument is a number.
@@ -125,8 +126,8 @@ def assert_clip_parity(
             element and the two numbers that differ. A framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, and `missing` is "skip". pytest then reports a skipped test.
         TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
-        ValueError: The rule, an argument of the rule or a framework is unknown. `missing` is not "fail" or "skip". No
-            gradient in `grads` has an element.
+        ValueError: The rule, an argument of the rule or a framework is unknown. `missing` has a value other than "fail"
+            and "skip". No gradient in `grads` has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:

@@ -215,10 +215,7 @@ class LocalShards(ABC):
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Sum `Partial` gradients over ranks.
-
-        The first result includes the gradients that this rank owns. The second result includes all `Partial` gradients.
-        """
+        """Sum `Partial` gradients over ranks."""
         own = self.owned_terms()
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
@@ -251,9 +248,6 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (the dtype of a gradient, a digest of the rows that a sparse gradient stores). The digest is None for
-        a dense gradient.
-        """
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 

@@ -26,7 +26,6 @@ The first flag is true if norms can stay on this rank's GPU. The second flag is 
 """
 
 TAGS = FLAGS + 2
-"""The position of the tag in the same list."""
 
 TAG = 1
 """The tag of a sum, which is equal to `consensus.ADDS`."""

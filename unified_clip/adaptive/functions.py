@@ -24,16 +24,16 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     Args:
         adaptive: The adaptive rule, such as `ZClip()`.
         like: A tensor, or any container of tensors, such as the gradients. The state is created on the framework and
-            the device of these tensors. For `AdaGC`, pass the gradients or the parameters of a call, because the state
-            has a number for each entry.
+            the device of these tensors. For `AdaGC`, pass all gradients or all parameters of a call. The state of
+            `AdaGC` has one number for each entry of the container.
         data: A saved state that `read_state` returned. The default is the initial state.
 
     Returns:
         A vector of float64. On JAX, the result is a matrix of int32, because JAX has no float64 without x64.
 
     Raises:
-        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`: `data` and `like` have
-            different numbers of tensors.
+        ValueError: `data` is not a saved state, or is the state of another rule. The rule is `AdaGC`, and the number of
+            tensors in `data` differs from the number of tensors in `like`.
         TypeError: `adaptive` is not a rule with a state. The state of the rule grows. For example, the rule is
             `Percentile` without a window.
 
@@ -184,7 +184,6 @@ def _clip(
     limit: Any,
     convention: ClipConvention,
 ) -> tuple[Tensor, Tensor]:
-    """Return (the total norm, the new packed state)."""
     current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
     threshold = states.RuleThreshold(adaptive, current, limit)
     inputs = [] if has_values else [tensor for tensor in (state, limit) if not isinstance(tensor, float)]

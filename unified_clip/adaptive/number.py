@@ -1,4 +1,4 @@
-"""Numbers with the same arithmetic on every framework, so that a rule is written once.
+"""A rule computes with the class `Number`, and has the same code for all frameworks.
 
 On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
 framework and can be traced. Each operation of a `Number` is rounded once. Compilers cannot merge two operations of a
@@ -26,7 +26,7 @@ Condition = Any
 
 
 class Number:
-    """A float64 number or vector of a framework. It has the operators of Python's floats."""
+    """A float64 number or vector of a framework. A `Number` has the same operators as a Python float."""
 
     __slots__ = ("value", "xp")
 
@@ -113,7 +113,6 @@ def is_less(left: Real, margin: float, right: Real) -> bool:
 
 
 def simplified(conditions: Condition) -> Condition:
-    """Return True for a NumPy array in which all conditions are true. Return any other value unchanged."""
     return True if isinstance(conditions, np.ndarray) and HOST.is_true(conditions) else conditions
 
 
@@ -176,7 +175,7 @@ def floor(number: Real) -> Real:
 
 
 class Window:
-    """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
+    """An immutable vector of the last norms, on the host path. `ordered` has the norms of `vector` in ascending order.
 
     New norms fill the vector, starting at index 0. If the vector is full, the next norm replaces the oldest norm.
     """

@@ -32,7 +32,7 @@ class Rule(Protocol):
         """Return (the threshold for this norm, the new state). It raises no error.
 
         Args:
-            state: The state, with the same names as the state from `init`.
+            state: The state of the rule. The names in this dict are the names that `init` returns.
             norm: The total norm, which is finite.
             step: The number of finite norms before this norm.
         """
@@ -79,21 +79,22 @@ class ZClip:
     """Clip norms whose z-score, `(norm - mean) / (standard deviation + eps)`, is above `z_thresh`.
 
     Args:
-        alpha: The weight of the old mean and variance, from 0 to 1.
+        alpha: The weight of the old value in the moving averages of the mean and the variance, from 0 to 1.
         z_thresh: The largest z-score that is not clipped. The number is above 0.
-        warmup_steps: The number of norms in the warm-up, at least 1. The first mean and variance are computed from
-            these norms, which are not clipped.
+        warmup_steps: The number of norms in the warm-up, at least 1. The first mean and the first variance are computed
+            from these norms. These norms are not clipped.
         mode: "percentile" clips to `mean + z_thresh * standard deviation`. "zscore" clips to the threshold that
             `clip_option` selects.
-        clip_option: The threshold in the mode "zscore". "mean" clips to the mean. "adaptive_scaling" clips to
-            `mean + z_thresh**2 * standard deviation / z`, so that larger spikes are clipped more.
+        clip_option: The threshold in the mode "zscore". With "mean", the threshold is the moving average of the norms.
+            With "adaptive_scaling", the threshold is `mean + z_thresh**2 * standard deviation / z`, where z is the
+            z-score of the norm.
         clip_factor: A factor above 0, by which the threshold of "adaptive_scaling" is multiplied.
         skip_update_on_spike: If True, a clipped norm does not update the mean and the variance.
         eps: A number above 0 that is added to the standard deviation.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
-        ValueError: A setting is out of its range, or has no effect with the other settings.
+        ValueError: A setting is out of its range. A setting does not apply to the selected `mode` or `clip_option`.
 
     Example:
         >>> from unified_clip import ClipConfig, adaptive
@@ -134,10 +135,11 @@ class Percentile:
 
     Args:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
-        window: The number of last norms from which the percentile is computed. None means all norms of the run, so the
-            state grows. A state that grows needs `ClipConfig`, a CPU and eager calls.
-        include_current: Whether the percentile includes the current norm, as in the authors' code. Without the current
-            norm, the first step is not clipped.
+        window: The number of norms from which the percentile is computed. These norms are the newest norms of the run.
+            With None, the state contains all norms of the run, and grows with every step. This growing state is
+            supported in eager calls on a CPU with `ClipConfig`.
+        include_current: Whether the percentile includes the current norm, as in the authors' code. If False, the first
+            step is not clipped.
         warmup_steps: The number of norms at the start that are not clipped. The number is at least 0.
 
     Raises:
@@ -218,12 +220,14 @@ class AGC:
     Args:
         clip_factor: The threshold divided by the parameter's norm. The number is at least 0.
         convention: The library whose units and defaults apply. In "timm", each index of the first axis is a unit. In
-            "optax", each index of the last axis or axes is a unit. "composer" uses the same units as "timm", but the
-            defaults of `eps` and `smallest_norm` are 0.
-        eps: A lower limit for the norm of a parameter's unit. Smaller norms are replaced by `eps`. None means 0 for
-            "composer", and 1e-3 for "timm" and "optax".
-        smallest_norm: A lower limit for the norm of a gradient's unit. The coefficient is threshold / norm, and smaller
-            norms are replaced by `smallest_norm`. None means 0 for "composer", and 1e-6 for "timm" and "optax".
+            "optax", each index of the last axis is a unit. If a parameter has three axes, each index of the last two
+            axes is a unit. "composer" uses the same units as "timm", but the defaults of `eps` and `smallest_norm` are
+            0.
+        eps: A lower limit for the norm of each unit in the parameter. Smaller norms are replaced by `eps`. None means 0
+            for "composer", and 1e-3 for "timm" and "optax".
+        smallest_norm: A lower limit for the norm of a gradient's unit. In the coefficient threshold / norm, a norm
+            below `smallest_norm` is replaced by `smallest_norm`. None means 0 for "composer", and 1e-6 for "timm" and
+            "optax".
 
     Raises:
         TypeError: A setting is not a number.
@@ -248,7 +252,8 @@ class AGC:
         _check_choice(self, convention=("timm", "optax", "composer"))
 
     def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
-        """Return the axes over which the norm of each unit is computed. Return None if the whole tensor is one unit.
+        """Return the axes over which the norm of each unit is computed. Return None if the norm is computed over the
+        whole tensor.
 
         Args:
             shape: The shape of a parameter.
@@ -271,7 +276,7 @@ class AGC:
 
     @property
     def floors(self) -> tuple[float, float]:
-        """(`eps`, `smallest_norm`), with the defaults of the convention in place of None."""
+        """The lower limits (`eps`, `smallest_norm`). The default of the convention replaces None."""
         eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
         return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
 

@@ -3,8 +3,8 @@
 The arguments of a rule are its state, the norm, and the number of earlier norms. The result of a rule is (threshold,
 new state). With the threshold inf, gradients stay unchanged. A rule gets finite norms only.
 
-In a rule, compare a difference with 0, and do not compare a number with a setting. `torch.compile` fails if two rules
-in one graph compare a `Number` with different settings.
+In a rule, write `number - setting > 0`. Do not write `number > setting`. With the second form, `torch.compile` fails
+for a graph that contains two rules with different settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def ema_ratio(
     """Return (the threshold, the new state). The threshold is `ratio` times the average of the clipped norms.
 
     The first `warmup_steps` norms are not clipped. During this warm-up, the average is the mean of all norms. After the
-    warm-up, the average is an exponential moving average: the newest clipped norm has the weight `1 - alpha`.
+    warm-up, the average is an exponential moving average of the clipped norms. In this average, the newest norm has the
+    weight `1 - alpha`.
     """
     mean = state["mean"]
     is_warm = (step - warmup_steps >= 0.0) & (mean > 0.0)
@@ -96,9 +97,9 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (the vector of the tensors' thresholds, the new state).
 
-    In the warm-up, return the number inf instead of a vector. On the host path, also return inf if no tensor is
-    clipped. The state has a number for each tensor: the smallest norm in the warm-up, and later an exponential moving
-    average of the clipped norms. Until the norm of a tensor is above 0, the number of the tensor is 0.
+    In the warm-up, return the number inf instead of a vector. After the warm-up, the host path returns inf in place of
+    a vector if no tensor is clipped. The state has a number for each tensor: the smallest norm in the warm-up, and
+    later an exponential moving average of the clipped norms. This number is 0 until the tensor has a norm above 0.
 
     scale: The coefficient of a step in the warm-up.
 
@@ -133,10 +134,11 @@ def percentile(
     include_current: bool,
     warmup_steps: int,
 ) -> tuple[Real, State]:
-    """Return (a percentile of the last `window` norms or of all norms, the new state).
+    """Return (the threshold, the new state). The threshold is a percentile of the last `window` norms. If `window` is
+    None, the threshold is a percentile of all norms.
 
-    Between two norms, the percentile is interpolated linearly, as in `numpy.percentile`. With a window, the state has
-    the norms in the order of the steps. Without a window, the norms are sorted.
+    Between two norms, the percentile is interpolated linearly, as in `numpy.percentile`. If `window` is a number, the
+    state has the norms in the order of the steps. If `window` is None, the state has the norms in ascending order.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

@@ -1,6 +1,4 @@
-"""Convert the state of a rule. Files contain plain data, rules compute with numbers, and devices and graphs need one
-packed tensor.
-"""
+"""Convert the state of a rule."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ State = dict[str, Real] | Tensor
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if a rule is not an instance of `kinds`. The kind `Rule` allows every rule for the total norm."""
+    """The kind `Rule` allows every rule for the total norm."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -46,7 +44,7 @@ def check_rule(rule: Any, *kinds: type) -> None:
 
 
 def _initial_data(rule: Rule | AdaGC) -> Data:
-    """Return the initial state of a rule as plain data. A packed state has the numbers in the same order."""
+    """Return the initial state of a rule as plain data. A packed state has the numbers in the order of this dict."""
     return {STEPS: 0.0, **rule.init()}
 
 
@@ -60,10 +58,7 @@ def to_data(state: Mapping[str, Real]) -> Data:
 
 
 def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
-    """Convert the result of `to_data` back to a state.
-
-    Raise ValueError if the data belongs to another rule or to other settings.
-    """
+    """Convert the result of `to_data` back to a state."""
     expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
@@ -122,8 +117,7 @@ class RuleThreshold(AdaptiveThreshold):
 def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
     """Return (the threshold for this norm, the new state).
 
-    A norm that is NaN or infinite gets the threshold 0, and the state stays unchanged. For a norm that is NaN or
-    infinite, the coefficient is the same as with a fixed threshold.
+    A norm that is NaN or infinite gets the threshold 0, and the state stays unchanged.
     """
     if xp is HOST:
         assert isinstance(state, dict)
@@ -194,7 +188,6 @@ def unpack(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]
 
 
 def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
-    """Return the length of each vector in a packed state, and None for each number."""
     values = _initial_data(rule)
     known = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
     return {
@@ -206,7 +199,7 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
 def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
     """Check a rule and its packed state, and return the backend of the state.
 
-    kinds: The allowed classes of rules. The class `Rule` allows every rule for the total norm.
+    kinds: The allowed classes of rules.
     """
     check_rule(rule, *kinds)
     backend = backend_of(packed)
@@ -223,7 +216,7 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
 
 
 PACKED = ((1, "float64"), (2, "int32"))
-"""The possible (number of axes, dtype) of a packed state. JAX stores a float64 as two int32."""
+"""A packed state has one axis of float64, or two axes of int32. JAX stores a float64 as two int32."""
 
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:

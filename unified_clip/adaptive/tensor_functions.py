@@ -23,7 +23,8 @@ IN_PLACE = "clip_by_unit_norm"
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
     """Return clipped gradients.
 
-    The norm of each unit is limited to `clip_factor` times the norm of the parameter's unit.
+    A unit is a row or a channel of a tensor, as `AGC` describes. The norm of each gradient unit is limited to
+    `clip_factor` times the norm of the same unit in the parameter.
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
@@ -53,8 +54,8 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 
 
 def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math.inf) -> None:  # noqa: B008
-    """Clip the units of gradients in place. This function is the in-place form of `clip_by_unit_norm`, and needs
-    PyTorch or Paddle.
+    """Clip each row or channel of each gradient in place. This function is the in-place form of `clip_by_unit_norm`,
+    and needs PyTorch or Paddle.
 
     Args:
         parameters: One parameter, an iterable of parameters, or a dict of parameters. The function clips the `.grad` of
@@ -95,7 +96,7 @@ def clip_by_tensor_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
-            `adaptive` is not `AdaGC`, or `state` is not a tensor from `initial_state` or from a clip.
+            `adaptive` is not an `AdaGC` rule. `state` is not a state tensor.
         ValueError: clip_norm is negative or NaN. `state` and `t_list` have different numbers of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
@@ -131,7 +132,7 @@ def clip_tensor_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
-            `adaptive` is not `AdaGC`, or `state` is not a tensor from `initial_state` or from a clip.
+            `adaptive` is not an `AdaGC` rule. `state` is not a state tensor.
         ValueError: max_norm is negative or NaN. The memory of two gradients overlaps, or the memory of a gradient
             cannot be written. `state` and `parameters` have different numbers of tensors.
 

@@ -1,4 +1,4 @@
-"""The thresholds of AdaGC, which come from an average of each tensor's norms."""
+"""The thresholds of the rule AdaGC. Each tensor has its own threshold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from .protocol import AdaGC
 
 
 def resize(state: states.State, count: int) -> states.State:
-    """Return a state with a number for each of `count` tensors."""
     known = len(state["norms"]) if isinstance(state, dict) else state.shape[0] - 1
     if isinstance(state, dict) and not known:
         return {**state, "norms": np.zeros(count)}

@@ -30,30 +30,31 @@ def clip_(
     function does nothing.
 
     If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
-    include them. But the gradients of fused optimizers on a GPU are always clipped, unless nonfinite is "raise" or
-    "skip". To read the scaler's decision, the function would have to wait for the GPU.
+    include them. With nonfinite="raise" or "skip", this also applies to fused optimizers on a GPU. With any other value
+    of nonfinite, the gradients of fused optimizers on a GPU are always clipped. To read the scaler's decision, the
+    function would have to wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
         clip: A configuration, or a clipper that `ClipConfig.clipper` returned. To declare a process group or ownership,
             pass a clipper.
-        parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`.
-            You can also pass a single parameter, or a dict of name to parameter.
+        parameters: `model.parameters()`. If the configuration has patterns of names, pass `model.named_parameters()`. A
+            single parameter and a dict {name: parameter} are supported, too.
         step: The step for a schedule, counted from 0. If None, the number of earlier clips is the step.
 
     Returns:
-        The total norm before clipping, a scalar tensor. The result is None in two cases: Accelerate only accumulates
-        gradients, or the scaler skips the steps of all optimizers.
+        The total norm before clipping, a scalar tensor. The result is None while Accelerate accumulates gradients. The
+        result is also None if the scaler skips the steps of all optimizers.
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
             gradients, and no ownership is declared.
-        TypeError: An entry of `parameters` is not a parameter. The configuration selects parameters by name, and
-            `parameters` has no names.
+        TypeError: An entry of `parameters` is not a parameter. `parameters` has no names, but the patterns of the
+            configuration need names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 
-    Source: unified_clip, in place of `accelerate.Accelerator.clip_grad_norm_`.
+    Source: unified_clip. The function replaces `accelerate.Accelerator.clip_grad_norm_`.
 
     Example:
         >>> import torch
@@ -98,10 +99,7 @@ def _listed(parameters: Any) -> Any:
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Set `.grad` of these parameters to None inside the `with` block, so that they are not clipped.
-
-    The parameters are not removed from the list, because names can depend on positions.
-    """
+    """The parameters are not removed from the list, because names can depend on positions."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

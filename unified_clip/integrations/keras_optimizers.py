@@ -55,7 +55,7 @@ def _wrapped() -> tuple[str, ...]:
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
     """Make an optimizer of Keras clip before every update, and return the handle.
 
-    Call this function before the first `fit`, because compiled steps do not change.
+    Call this function before the first `fit`. A step that Keras compiled before this call does not clip.
 
     names: The names for patterns: the model, a dict of name to variable, or a list of names in the order of the
         variables. If you pass a model or None, the name of a variable is its path, with dots.
@@ -163,7 +163,8 @@ class Attached(AbstractContextManager[Any, None]):
         return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step and the states of adaptive rules, for a JSON file or a checkpoint of any framework.
+        """Return the step and the states of adaptive rules as plain data. You can write the result to a JSON file, or
+        to a checkpoint of any framework.
 
         Save the result together with the model, because Keras does not save these states. This call waits for the
         device.
@@ -173,10 +174,11 @@ class Attached(AbstractContextManager[Any, None]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of `state_dict`, which can come from another framework.
 
-        The step does not change, because the step is the optimizer's `iterations`.
+        The call does not change the step. The step always comes from the optimizer's `iterations`.
 
         Raises:
-            ValueError: `state` is not a result of `state_dict`, or the configuration had other adaptive rules.
+            ValueError: `state` is not a result of `state_dict`. The adaptive rules in `state` differ from the adaptive
+                rules of this configuration.
             RuntimeError: `fit` on JAX is running, and would overwrite the states at the end of the epoch.
         """
         if any(variable._value is None for variable in self._adaptive):
@@ -273,7 +275,9 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether the batch only accumulates gradients on JAX. Keras then does not use the clipped gradients."""
+        """Return whether Keras on JAX accumulates the gradients of this batch without an update. Keras then does not
+        use the clipped gradients.
+        """
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
@@ -338,7 +342,7 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
     """Return the value of a variable.
 
-    During `fit` on JAX, and after `fit` failed, return the value from before the epoch.
+    During `fit` on JAX, and after a failed `fit`, the result is the value at the start of the epoch.
     """
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):

@@ -57,7 +57,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         ValueError: The trainer, the module, another `ClipCallback` or an attached configuration clips too.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, XLA). FSDP1 shards the gradients, and you
             declare no ownership.
-        NonFiniteNormError: The norm of a step is not finite, and nonfinite is "raise".
+        NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
 
     Source: unified_clip, at `Callback.on_before_optimizer_step`.
 
@@ -96,8 +96,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        Lightning rejects two callbacks with the same key. Callbacks without a state have different keys, so that
-        `setup` can raise a clear error.
+        Lightning rejects two callbacks with the same key. Callbacks without a state get different keys. `setup` then
+        rejects the second callback with a clear error.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
@@ -119,8 +119,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: The state is from a configuration with other adaptive rules. The error is raised at an
-                optimizer's first step.
+            ValueError: The adaptive rules in the state differ from the adaptive rules of the callback's configuration.
+                The error is raised at an optimizer's first step.
         """
         clips = state_dict.get("clips", {})
         # releases before this one saved a list

@@ -43,7 +43,7 @@ class ClipState(NamedTuple):
     adaptive: Any = ()
     """The state of each adaptive rule, as int32 words.
 
-    Two words represent a float64, because JAX without x64 has no float64.
+    JAX without x64 has no float64. Two int32 numbers contain the bits of one float64.
     """
 
 
@@ -160,7 +160,8 @@ def rate(state: Any) -> float | None:
 
 
 def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
-    """Return the step and the states of adaptive rules, for a JSON file or a checkpoint of any framework.
+    """Return the step and the states of adaptive rules as plain data. You can write the result to a JSON file, or to a
+    checkpoint of any framework.
 
     You need this function only if you move to another framework, because a checkpoint of JAX already contains the
     state.
@@ -170,8 +171,8 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
         state: The state of an optimizer, or an object that contains the state, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: The adaptive rules of settings are not the adaptive rules of the transformation. The state has no
-            `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        ValueError: The adaptive rules of `settings` differ from the adaptive rules of the transformation. The state has
+            no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
         TypeError: settings is not a configuration. The state is inside a graph, where arrays have no values.
 
     Example:
@@ -197,8 +198,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
             framework.
 
     Raises:
-        ValueError: data is not a result of `state_dict`, or the configuration had other adaptive rules. `state` has no
-            `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
+        ValueError: `data` is not a result of `state_dict`. The adaptive rules in `data` differ from the adaptive rules
+            of `settings`. `state` has no `ClipState`, or several, or a `ClipState` that `vmap` has stacked.
         TypeError: settings is not a configuration. `state` is inside a graph, where arrays have no values.
 
     Example:
@@ -262,7 +263,6 @@ def _named_leaves(tree: Any) -> tuple[Named, Any]:
 
 
 def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
-    """Return (updates with None for each parameter without an update, position of each update among the parameters)."""
     if len(updates) == len(params):
         return updates, list(range(len(updates)))
     places = {name: place for place, (name, _) in enumerate(params)}

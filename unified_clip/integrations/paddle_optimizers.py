@@ -47,7 +47,6 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy or a pickle, without the outcome of the last step."""
         names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
         return {"settings": self._settings, "names": names, "state": self.state_dict()}
 
@@ -113,7 +112,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
         """Continue from the result of `state_dict`, which can come from another framework.
 
         Raises:
-            ValueError: `state` is not a result of `state_dict`, or the configuration had other adaptive rules.
+            ValueError: `state` is not a result of `state_dict`. The adaptive rules in `state` differ from the adaptive
+                rules of this configuration.
         """
         super().load_state_dict(state)
         self._clipped = set()
@@ -152,10 +152,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return {name that Paddle gave to a parameter: name that the user passed}.
-
-    Parameters are matched by Paddle's names, because a static program has its own parameter objects.
-    """
+    """Parameters are matched by Paddle's names, because a static program has its own parameter objects."""
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())

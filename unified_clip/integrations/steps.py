@@ -47,7 +47,7 @@ class LastStep(NamedTuple):
     def metrics(self, prefix: str = "") -> dict[str, float]:
         """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
 
-        Numbers that are unknown are left out. `prefix`: the text before each name, such as "train/".
+        The dict has no entry for an unknown number. `prefix`: the text before each name, such as "train/".
         """
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
@@ -69,7 +69,7 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. If nonfinite is "skip", the integration skips the step instead."""
+    """Return a clipper that never skips a step. With nonfinite="skip", the integration itself skips steps."""
     if not isinstance(settings, Settings):
         raise TypeError(
             f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
@@ -95,7 +95,7 @@ def outcome_arrays(
     """Return the outcome of a step as arrays.
 
     np: The framework's module with the functions of NumPy, such as `jax.numpy`.
-    gradients: (gradient before the clip, gradient after the clip) tuples. They are needed only for the rule `value`.
+    gradients: (gradient before the clip, gradient after the clip) tuples.
     anywhere: A function that combines the flags of all ranks. This function is required if gradients can be sharded.
     """
     _, norm, coef, finite, _ = traced

@@ -1,4 +1,4 @@
-"""Make optimizers of PyTorch clip before every step, for `ClipConfig.attach_to`."""
+"""Clip before every step of a PyTorch optimizer. `ClipConfig.attach_to` uses this module."""
 
 from __future__ import annotations
 
@@ -137,9 +137,10 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Clip before the step.
 
-        If the step has a closure, replace the closure by a closure that clips. If the `step` of a subclass calls the
-        `step` of the base class, PyTorch calls this hook twice, but gradients are clipped only once. The stack frame of
-        the outer call is stored for this check. A boolean attribute would stay True after an error.
+        If the step has a closure, replace the closure by a closure that clips. The `step` of a subclass can call the
+        `step` of its base class. PyTorch then calls this hook twice, and the second call must not clip. The stack frame
+        of the outer call is stored for this check. A boolean attribute would be wrong after a step that raises an
+        error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -226,7 +227,6 @@ def _is_after_a_step(state: Any) -> bool:
 
 
 def is_attached(optimizer: Any) -> bool:
-    """Return whether a configuration is attached to an optimizer, or to the optimizer inside it."""
     hooks = getattr(_inner(optimizer), HOOKS, {}).values()
     return any(isinstance(getattr(hook, "__self__", None), Attached) for hook in hooks)
 

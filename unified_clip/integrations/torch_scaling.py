@@ -26,8 +26,8 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    This function waits for the GPU if the scaler waits too, or if nonfinite is "raise" or "skip". Otherwise, flags
-    on a GPU are ignored.
+    This function waits for the GPU if the scaler waits for the GPU. With nonfinite="raise" or "skip", the function
+    always waits. Otherwise, flags on a GPU are ignored.
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)

@@ -52,11 +52,11 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     Raises:
         ConfigError: A setting in a dict is not valid.
-        ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. A checkpoint contains
-            the state of other adaptive rules.
+        ValueError: The trainer, another `ClipCallback` or an attached configuration clips too. The adaptive rules in a
+            checkpoint differ from the adaptive rules of the configuration.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). FSDP1 shards the
             gradients, and you declare no ownership.
-        NonFiniteNormError: The norm of a step is not finite, and nonfinite is "raise".
+        NonFiniteNormError: The norm of a step is not finite, and the configuration has nonfinite="raise".
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
 
@@ -108,8 +108,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         """The state of the clip.
 
         The trainer sets this attribute when it restores callbacks from a checkpoint. The trainer then replaces the
-        user's callback by a new callback. The two callbacks share their attributes. So the old callback, which the user
-        has, still provides `last`, and the new callback has the process group.
+        user's callback by a new callback. The two callbacks share their attributes. The user's callback therefore still
+        provides `last`. The new callback has the process group of the user's callback.
         """
         return self.state_dict()
 
