@@ -167,8 +167,6 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Pair each call of one run with a call of the other run, in increasing order and with the greatest total
-    similarity."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

@@ -127,11 +127,7 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Compare two calls by the norms of stored rows if one call clips these rows, and the other call clips the sparse
-    gradient.
-
-    TensorFlow clips a sparse gradient by the norm of its stored rows.
-    """
+    """TensorFlow clips a sparse gradient by the norm of its stored rows."""
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 

@@ -21,7 +21,6 @@ from .rounding import same
 from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
 MOST_NEAR = 3
-"""The largest number of suggestions for an unknown name in --map."""
 
 Names = Mapping[str, str]
 """Maps the names of parameters in one run to their names in the other run."""
@@ -239,10 +238,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """If one run clips in a loop, and the other run clips all gradients in one call, merge the calls of the loop.
-
-    If the run with the loop counts each call as a step, use the step numbers of the other run.
-    """
+    """If one run clips in a loop, and the other run clips all gradients in one call, merge the calls of the loop."""
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():

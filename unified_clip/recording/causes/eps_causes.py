@@ -43,7 +43,6 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """Return the largest divergence between two coefficients that come from equal norms and different eps."""
     total = max(map(total_norm, (pair.a, pair.b)))
     norms = list(numbers(pair, "norm"))
     if any(ulps_at(total, a, b) > ROUNDING for _, a, b in norms):

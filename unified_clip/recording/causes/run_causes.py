@@ -40,10 +40,7 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that agrees with the recorded numbers at a divergence.
-
-    If no cause is confirmed, return a list with at most one possible cause.
-    """
+    """Return every cause that agrees with the recorded numbers at a divergence."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
         cause = sequence.never_clips(point) or sequence.twice(point) or sequence.left_out_calls(point)

@@ -18,10 +18,8 @@ Order = Sequence[int]
 """Maps positions in the first run to positions in the second run."""
 
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
-"""The optimizer steps of a training iteration, and the clip calls of the same iteration."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
-"""The fields of `OptimizerStep` that describe the optimizer."""
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
@@ -94,7 +92,6 @@ def _order_of_calls(
 
 
 def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
-    """Match two optimizer steps if their clip calls match."""
     in_order = list(range(len(left[0])))
     owners = [_owners(each) for each in (left, right)]
     if not all(owners):
@@ -138,7 +135,6 @@ def _other_settings(left: Sequence[OptimizerStep], right: Sequence[OptimizerStep
 
 
 def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerStep]:
-    """Exchange the optimizers of the steps, but not the step numbers, backward passes and losses."""
     moved = [{name: getattr(steps[index], name) for name in OPTIMIZER_FIELDS} for index in order]
     return [step.model_copy(update=fields) for step, fields in zip(steps, moved, strict=True)]
 

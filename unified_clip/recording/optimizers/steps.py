@@ -172,10 +172,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if one run clears its gradients, and the other run keeps its gradients.
-
-    If a framework returns new gradients, the gradients are always cleared.
-    """
+    """If a framework returns new gradients, the gradients are always cleared."""
     cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)

@@ -39,7 +39,7 @@ def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
 def left_out_clip(
     run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
 ) -> Cause:
-    """Explain why `run` makes an optimizer step without a recorded clip. If `step` is None, the run never clips."""
+    """If `step` is None, the run never clips."""
     clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
     if changed := next((each for each in run.optimizer_steps if each.changed), None):
         sentence = (

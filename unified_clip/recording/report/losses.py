@@ -96,7 +96,6 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Pair the numbers of two runs by step. If both runs have the same count, pair the numbers in order."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return

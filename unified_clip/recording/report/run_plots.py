@@ -28,7 +28,7 @@ LOGARITHMIC = 50
 """If the positive numbers differ by more than this factor, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""The smallest relative distance in plots. Plots draw every smaller distance at the height of this distance."""
+"""The smallest relative distance in plots."""
 
 Curve = Sequence[Point]
 

@@ -29,7 +29,6 @@ COUNTS = {
     "steps": "steps of optimizers",
     "backward passes": "backward passes before this step",
 }
-"""Maps each stage that compares counts to the counted things."""
 
 
 class Explanation(NamedTuple):
@@ -95,10 +94,7 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """Describe each divergence, and explain its causes in sentences.
-
-    The first sentence about a cause explains the cause. Later sentences contain only its name.
-    """
+    """The first sentence about a cause explains the cause. Later sentences contain only its name."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
