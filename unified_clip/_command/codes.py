@@ -34,7 +34,6 @@ class ErrorCode:
     code: str
     title: str
     explanation: str
-    """When the problem occurs, and what the command did."""
 
     remedies: Sequence[str]
     """What to do or to type, with the most likely remedy first."""

@@ -72,8 +72,7 @@ class Parser(argparse.ArgumentParser):
 def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
     """Return a sentence that suggests the closest name in `known`, or `otherwise` if no name is close.
 
-    If only the last word of a name matches, the sentence suggests the whole name. For `import`, the suggestion is
-    `config import`.
+    For `import`, the suggestion is `config import`.
     """
     names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
     close = difflib.get_close_matches(name, names, n=1)
@@ -92,7 +91,7 @@ def add_format(parser: argparse.ArgumentParser, *formats: str, old: Sequence[str
     """Add the option `--format` to a command that prints a result.
 
     formats: The names of the formats. The first format is the default.
-    old: Formats that also have an option of their own, such as `--json`. The help does not list these options.
+    old: Formats with an older option, such as `--json` for `--format json`. The help does not list these options.
     """
     *others, last = (FORMATS[name] for name in formats)
     description = f"print {', '.join(others)} or {last} (default: {formats[0]})"

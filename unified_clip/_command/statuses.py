@@ -12,7 +12,7 @@ REJECTED = 2
 INCOMPLETE = 3
 BROKEN = 70
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""The exit statuses of a shell that cannot start a command."""
+"""A shell returns 126 for a command that is not executable, and 127 for a command that does not exist."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, the same as in shells."""

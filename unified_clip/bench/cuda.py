@@ -95,7 +95,7 @@ def _by(call: Call, kernels: bool) -> Call:
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
     """Capture a call in a CUDA graph, and return a function that replays the graph.
 
-    The graph reads and writes the memory of the inputs that `prepare` returned during the capture.
+    Each replay uses the memory of the inputs from the capture, so `prepare` runs only once.
     """
     import torch
 

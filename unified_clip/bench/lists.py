@@ -47,7 +47,8 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The shapes of each list. Small lists come first, so that a framework cannot reuse the memory of the previous list."""
+"""The shapes of each list. Small lists come first. After a large list, a framework could reuse the memory of this list
+for a smaller list."""
 
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},

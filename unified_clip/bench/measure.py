@@ -59,8 +59,8 @@ def compare(
 ) -> dict[str, Any]:
     """Call both functions alternately, and return an entry of bench.json with the quartiles of their times.
 
-    The ratio native / unified_clip is above 1 if unified_clip is faster. Each function is called at least LEAST and at
-    most MOST times.
+    The ratio is the native time divided by unified_clip's time. A ratio above 1 means that unified_clip is faster. Each
+    function is called at least LEAST and at most MOST times.
 
     seconds: The total time for all calls.
     """
@@ -104,7 +104,7 @@ def limits(
 
     views: Views of the memory. Read-only views are copied before the measurement.
     prepare: A function that runs before each repeat.
-    seconds: The time for each of the two measurements.
+    seconds: The duration of the first measurement. The second measurement has the same duration.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 
@@ -126,7 +126,7 @@ def limits(
 
 
 def shares(views: Sequence[Array], count: int) -> list[list[Array]]:
-    """Split flat arrays into `count` lists of views. The total sizes of the lists differ by at most one element."""
+    """Split flat arrays into `count` lists of views."""
     total, start = sum(view.size for view in views), 0
     parts: list[list[Array]] = [[] for _ in range(count)]
     for view in views:

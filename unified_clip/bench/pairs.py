@@ -46,15 +46,14 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
     """Return a pair of functions that clip to a threshold.
 
-    clips: unified_clip's function, and the framework's function if there is one. The functions get (gradients,
-        threshold).
+    clips: One or two functions with the parameters (gradients, threshold). The first is unified_clip's function, and
+        the second is the framework's function.
     """
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """Return the pairs of functions to time for NumPy. NumPy has no clip function, so the pairs use plain NumPy
-    code."""
+    """NumPy has no clip function, so the pairs use plain NumPy code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]

@@ -1,4 +1,4 @@
-"""Draw the plots of a benchmark as SVG. The same results always give the same bytes."""
+"""Draw the plots of a benchmark as SVG."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ Entry = Mapping[str, Any]
 
 
 def ratios(data: Mapping[str, Any], path: Path) -> None:
-    """Plot the ratios of times to an SVG file, with a row for each framework and a column for each dtype."""
     entries = [entry for entry in data["results"] if entry["what"] != "norm alone" and entry["ratio"]]
     names, dtypes, frameworks = (_unique(entries, key) for key in ("list", "dtype", "framework"))
     series = {name: _unique([each for each in entries if each["framework"] == name], "native") for name in frameworks}

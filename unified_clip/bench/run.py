@@ -43,8 +43,8 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """The time to measure each pair of functions. A slow pair takes longer, because each pair is called at least 7
-    times."""
+    """The number of seconds for the measurement of one pair of functions. A slow pair takes longer, because each pair
+    is called at least 7 times."""
 
     device: str = "cpu"
 

@@ -102,13 +102,13 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of positional arguments that the replacement accepts in the same order."""
+        """The number of first parameters that have the same position in the framework's function and in the
+        replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
     @property
     def takes_other_arguments(self) -> bool:
-        """Whether the replacement has fewer parameters, or has parameters with other names or another order."""
         return bool(self.renamed) or self.same_positions < len(self.parameters)
 
 
@@ -119,12 +119,11 @@ def positional_parameters(replacement: str) -> tuple[str, ...]:
 
 
 NO_FUNCTION = ClipFunction("", "", "")
-"""A placeholder for clips whose function is not in the catalog, such as `Adam(clipnorm=1.0)`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """A training engine or optimizer that accepts only clips that are instances of Paddle's classes."""
+    """An engine or optimizer that checks the class of a clip, and accepts only Paddle's classes."""
 
     names: Sequence[str]
     why_not: str

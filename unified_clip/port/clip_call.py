@@ -64,7 +64,6 @@ class FoundClip:
     """The reason why the clip cannot be ported, or '' if `find` finds no reason."""
 
     tensor: cst.BaseExpression | None = None
-    """For a method such as `p.grad.clamp_`, the expression of the tensor."""
 
     setting: Setting | None = None
 
@@ -87,7 +86,7 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the value that the call passes for a parameter of unified_clip's function."""
+        """Return the argument for a parameter of unified_clip's function, or None if the call has no such argument."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value
@@ -95,7 +94,8 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expression of the threshold, or the expressions of both bounds. None replaces a missing argument."""
+        """The expression of the threshold, or the expressions of both bounds. For a missing argument, the list contains
+        None."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 

@@ -40,7 +40,7 @@ class ClipSite:
     decides."""
 
     meaning: Meaning | None = None
-    """The effect of the clip, or None if no clip configuration has this effect."""
+    """The effect of the clip. The value is None if a clip configuration cannot express the effect."""
 
     becomes: str = ""
     """The full name of the replacement, or '' if there is no replacement."""
@@ -60,10 +60,7 @@ class ClipSite:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The content of a file before and after the port, and its clips.
-
-    For a file without clips, both contents can be empty.
-    """
+    """If the file has no clips, `before` and `after` can be empty."""
 
     path: Path
     before: bytes

@@ -1,5 +1,3 @@
-"""The state of a file while rules decide about its clips and collect the edits."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -37,7 +35,7 @@ class FileRewrite:
         self._decide(clip, "left", reason)
 
     def rewrite(self, clip: FoundClip, becomes: str, family: str = "") -> None:
-        """Give a clip the verdict "rewritten".
+        """Set the verdict of a clip to "rewritten".
 
         becomes: The full name of the replacement.
         family: The family of the replacement, such as "pytorch". The default is the family of the clip.
@@ -58,7 +56,8 @@ class FileRewrite:
     def rename_arguments(self, clip: FoundClip) -> None:
         """Rename the keyword arguments of a call to the names of the replacement's parameters.
 
-        If a parameter has another position in the replacement, a positional argument becomes a keyword argument.
+        If a parameter has different positions in the framework's function and the replacement, a positional argument
+        becomes a keyword argument.
         """
         if clip.call is None:
             return

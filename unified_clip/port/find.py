@@ -63,7 +63,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield a clip for code such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}.
 
-    An assignment to an attribute such as clipnorm is a clip only if the name of the object contains "opt".
+    An assignment such as optimizer.clipnorm = 1.0 counts only if the name before the dot contains "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
@@ -174,7 +174,6 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a method of a tensor or of an engine such as Accelerator, as in p.grad.clamp_(-1, 1)."""
     function = clip_function(f"Tensor.{method_of(call)}")
     is_of_engine = method_of(call) in catalog.ENGINE_METHODS and imports.packages & catalog.ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):

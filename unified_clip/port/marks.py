@@ -23,7 +23,7 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
     """Add a comment (mark) above each flagged clip, remove the marks of an earlier run, and return the file.
 
-    rewritten: Whether the returned file also contains the rewritten clips.
+    rewritten: If True, the returned file contains rewritten clips and marks. If False, it contains only marks.
     """
     before = file.before or file.path.read_bytes()  # a file without clips comes without its content
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)

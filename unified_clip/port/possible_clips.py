@@ -45,7 +45,7 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that might come from an unknown module or an unsupported package.
+    """Yield a possible clip if the name at `node` can come from an unknown module or an unsupported package.
 
     names: The possible full names, from `Module.full_names`.
     """
@@ -125,9 +125,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether the result of a `getattr` call can be one of the functions in `clips`.
 
-    If the code passes a gradient, or a keyword with "clip", to the result, return True. If a name such as "layer" or
-    "loss" is near the call of getattr, return False. Otherwise, return whether a clip would accept the arguments of all
-    calls.
+    If the file calls the result with a gradient, or with a keyword that contains "clip", return True. If LAYER_NAMES or
+    OTHER_NAMES match names around the call of getattr, return False. Otherwise, return whether a clip would accept the
+    arguments of all calls.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -145,11 +145,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return the calls of the function at a node. If code assigns the function to a variable, include the calls of the
-    variable.
-
-    depth: The number of assignments from the function to `node`.
-    """
+    """Return all calls of the function `node`, directly or through a variable."""
     call = module.call_of(node)
     calls = [] if call is None else [call]
     for read in module.assigned(node).reads if depth < MAX_ALIASES else ():
@@ -164,7 +160,6 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether nearby names show that getattr returns no clip, as in getattr(paddle.nn, cfg["act"])."""
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)

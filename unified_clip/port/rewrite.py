@@ -28,7 +28,8 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
         path: The path of the file, which is not read.
         content: The bytes of the file.
         target: "torch", or "drop-in" to keep the framework.
-        native: Write PyTorch's own functions instead of unified_clip's functions. This requires the target "torch".
+        native: If True, the new code calls PyTorch's functions. If False, the new code calls unified_clip's functions.
+            True requires the target "torch".
     """
     if not clip_pattern().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
@@ -46,7 +47,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip without a verdict. If the effect of a clip is uncertain, flag the clip."""
+    """If the effect of a clip is uncertain, flag the clip."""
     file.rule = taken = ""
     if is_name_taken(file.module):
         taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."

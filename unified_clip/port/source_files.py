@@ -39,7 +39,6 @@ class PortError(CodedError, code="UC401"):
 
 
 def sources(path: Path) -> list[Path]:
-    """Return the Python files below a directory, or a list with a single file."""
     if path.suffix == ".ipynb" and path.is_file():
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
         raise PortError(f"{path}: notebooks are not supported. Convert the notebook, and port the script: {command}")
@@ -84,7 +83,6 @@ def port_all(
 
 
 def _without_clip(path: Path, read: Read) -> Result | None:
-    """Return a result if the file cannot contain a clip. Otherwise, return None."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(read(path)) else PortedFile(path, b"", b"")
     return None
@@ -194,7 +192,8 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the committed files in a directory. Files with later changes are left out."""
+    """Return the names of the committed files in a directory. The result contains no files that changed after the
+    commit."""
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":

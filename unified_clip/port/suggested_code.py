@@ -79,7 +79,6 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return lines of code that can replace a Keras clip in a dict or an attribute, such as {"clipnorm": 1.0}."""
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
         return []
@@ -155,7 +154,7 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the factor of a threshold, such as loss_scale if the file contains clip_norm *= loss_scale.
+    """Return the code of `loss_scale` if the file contains a statement such as clip_norm *= loss_scale.
 
     Otherwise, return ''.
     """
@@ -169,10 +168,7 @@ def scale(module: Module, clip: FoundClip) -> str:
 
 
 def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
-    """Return the lines of a PyTorch training step with a clip.
-
-    limits: The code of the arguments for unified_clip's function.
-    """
+    """Return the lines of a PyTorch training step with a clip."""
     rule, family, _ = rule_of(module, clip)
     if clip.kind != "class" and family == "tensorflow" and rule == "global_norm":
         return [
@@ -202,7 +198,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 
 
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
-    """Return a comment about the position of a clip in optax.chain, and a description of the clipped parameters.
+    """Return (comment about the position in optax.chain, description of the clipped parameters).
 
     If all earlier transformations are clips, the comment is ''. If all parameters are clipped, the description is ''.
     """

@@ -42,7 +42,7 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
-    """Return the expression of the threshold, or the expressions of the upper and the lower bound.
+    """Return [threshold] or [upper bound, lower bound].
 
     None stands for a missing argument. If the function clamps any tensor, a missing bound is infinite.
     """
@@ -53,16 +53,15 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip is the argument clipnorm= of a standalone Keras before version 3.
-
-    Up to Keras 2.3.1, clipnorm= clips by the global norm. Since Keras 2.4, clipnorm= clips each tensor by its own norm.
-    """
+    """Up to Keras 2.3.1, clipnorm= clips by the global norm. Since Keras 2.4, clipnorm= clips each tensor by its own
+    norm."""
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a Keras optimizer is 0 or less, so that most versions of Keras do not clip."""
+    """Return whether the threshold of a Keras optimizer is 0 or less. With such a threshold, most versions of Keras do
+    not clip."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 

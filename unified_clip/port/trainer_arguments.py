@@ -16,7 +16,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for each clipping argument of a call.
 
-    If a trainer clips by default, or reads the value from outside the file, also yield a clip for a missing argument.
+    A missing argument is also a clip if the trainer clips by default, or reads the value from outside the file.
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
@@ -99,7 +99,6 @@ def _why_not(setting: Setting, limit: cst.BaseExpression) -> str:
 
 
 def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
-    """Return whether a threshold is None, and different versions of the trainer interpret None differently."""
     return bool(setting.none) and is_name(limit, "None")
 
 
@@ -135,7 +134,6 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
-    """Return the setting with this keyword, if the file might use a trainer with this setting."""
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]

@@ -1,1 +1,1 @@
-"""Tensors as plain NumPy data, exact arithmetic, ULP distances, and conversion to and from each framework."""
+"""Tools for tensors: NumPy copies, exact arithmetic, distances in ULP, and conversion between frameworks."""

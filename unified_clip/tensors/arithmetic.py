@@ -1,6 +1,6 @@
 """Exact sums, roots and rounding, to check the results of unified_clip.
 
-To find mistakes of `unified_clip._core.exact`, this module shares no code with it.
+The module shares no code with `unified_clip._core.exact`, because shared code would hide errors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMATS = {
     "complex64": Format(24, -126, 127, 4),
     "complex128": Format(53, -1022, 1023, 8),
 }
-"""The format of each dtype. A complex dtype has the format of its real and imaginary parts."""
+"""The format of each dtype. The format of a complex dtype describes one part: the real or the imaginary part."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
@@ -43,7 +43,7 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
     If the result is too large for `dtype`, return inf.
 
     square: A Fraction that is not negative.
-    degree: 1 to return the fraction itself, 2 to return its square root.
+    degree: 1 to round the fraction, 2 to round the square root of the fraction.
     """
     if square == 0:
         return 0.0
@@ -107,7 +107,7 @@ def rounded(values: Float64s, dtype: str) -> Float64s:
 
 
 def power_sum(values: Float64s, p: float) -> Fraction:
-    """Return the sum of |x|**p over all elements, which must be finite.
+    """Return the sum of |x|**p over all elements. All elements must be finite.
 
     The sum is exact for p = 1 and p = 2. For any other p above 0, the sum is computed with 60 digits.
     """
@@ -124,7 +124,7 @@ LIMB = 18
 CHUNK = 1 << 15
 """The number of elements that are summed at a time.
 
-With this number, the sums of products of limbs stay below 2**53, so that float64 sums are exact.
+With more elements, a sum in float64 could exceed 2**53. Then the sum would be rounded.
 """
 
 
@@ -176,7 +176,7 @@ def _sixty_digits() -> AbstractContextManager[Context]:
 
 
 def sum_of_columns(values: Float64s, dtype: str) -> Float64s:
-    """Return the sum over the first axis as float64, computed exactly and rounded once to `dtype`.
+    """Return the sum of each column as float64. Each sum is computed exactly, and then rounded once to `dtype`.
 
     NaN and infinities in a sum have the same effect as in IEEE 754.
     """

@@ -13,19 +13,21 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""The fingerprints of a weight: for its own order of axes, for its flat sequence, and for the other orders in
-`axis_orders`."""
+"""The fingerprints of a weight. The first is for the stored order of axes, and the second is for the flattened weight.
+Then one fingerprint follows for each other order in `axis_orders`."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
 SLICE = 1 << 20
-"""The number of elements to convert to float64 at once, so that large embeddings are not copied whole."""
+"""The number of elements in a block that is converted to float64. Converting a whole embedding would need too much
+memory."""
 
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
 """Whether the convolution kernels of a framework have their channels on the last axes."""
 
 SAME_TOLERANCE = 1e-6
-"""Because of rounding, fingerprints of equal weights can differ by this number times the norm of the weight."""
+"""Fingerprints of equal weights can differ by rounding. The largest possible difference is this number times the norm
+of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
@@ -69,7 +71,7 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Return whether two weights of equal norm have the same elements. `a` and `b` are results of `sums_of`."""
+    """`a` and `b` are results of `sums_of`."""
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 
@@ -94,9 +96,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return one factor for each element in a block of neighbouring axes, as a flat array.
-
-    A factor is the product of one cosine for each axis.
+    """A factor is the product of one cosine for each axis.
 
     first: The index of the first axis in the block.
     places: Maps each axis to its position in an order of axes.
@@ -130,10 +130,10 @@ def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
 def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights by their fingerprints.
 
-    If the weights are equal after the usual conversion between frameworks, the result is "transposed". If only the flat
-    sequences of elements are equal, the result is "reshaped".
+    The result is "transposed" if the weights differ only by the usual order of axes in each framework. The result is
+    "reshaped" if the weights are equal only after both are flattened.
 
-    norm: The norm of the weights, which must be the same for both.
+    norm: The norm of each weight. Both weights must have the same norm.
     frameworks: The framework of each weight, or None if the framework is unknown.
     """
     tolerance = SAME_TOLERANCE * norm

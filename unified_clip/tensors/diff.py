@@ -13,7 +13,6 @@ from .types import PARTS, Dense, Gradient, densify, form
 from .ulp import differences
 
 Sides = tuple[str, str]
-"""The names of the two sets of gradients in messages."""
 
 MOST_TENSORS = 5
 
@@ -41,7 +40,6 @@ def describe(
 
 
 def hexadecimal(value: float) -> str:
-    """Return `float.hex` of a number without trailing zeros, such as "0x1.8p+1" for 3.0."""
     return re.sub(r"\.?0+p", "p", value.hex())
 
 

@@ -55,7 +55,8 @@ class Dense:
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers. All NaN elements have the same pattern."""
+        """Return the bit patterns of the elements as unsigned integers. All NaN elements get one bit pattern, whatever
+        their bits are."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -101,8 +102,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype. The name of V2 is "bfloat16", because np.savez and h5py write bfloat16 as
-    V2."""
+    """Return the name of a NumPy dtype. np.savez and h5py write bfloat16 as V2, so the name of V2 is "bfloat16"."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -122,7 +122,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return the dense form of a sparse gradient. Any other gradient is returned unchanged.
+    """Return the dense form of a sparse gradient. A dense gradient, or None, is returned unchanged.
 
     Repeated rows are summed exactly and rounded once. Rows outside the shape are dropped. Results are cached.
     """

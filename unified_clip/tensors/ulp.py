@@ -17,7 +17,7 @@ Bits = npt.NDArray[np.unsignedinteger]
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
     """Return the largest distance in ULP between two lists of tensors of the same dtypes and shapes.
 
-    The result is 0 if nothing differs. Positions at which a list has None are ignored.
+    The result is 0 if nothing differs. If one of two tensors at a position is None, the position is ignored.
     """
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)
@@ -27,8 +27,8 @@ def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
     """Return (indices of the elements that differ, their distances in ULP) for tensors of the same dtype and shape.
 
-    The indices are positions in the flattened `Dense.array`, where real and imaginary parts are separate elements. All
-    NaN elements are equal. The distance of NaN from a number is inf. The distance of 0 and -0 is 1.
+    The indices are positions in the flattened `Dense.array`, where real and imaginary parts are separate elements. NaN
+    and NaN do not differ. The distance of NaN from a number is inf. The distance of 0 and -0 is 1.
     """
     left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)
     differ = np.flatnonzero(left_bits != right_bits)
@@ -42,6 +42,5 @@ def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float6
 
 
 def _ordered(bits: Bits, *, whole: bool) -> Bits:
-    """Map bit patterns to unsigned integers that sort like the numbers. `whole`: whether the numbers are integers."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return bits ^ sign if whole else np.where(bits & sign, ~bits, bits ^ sign)

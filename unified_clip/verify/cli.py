@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 SECONDS = 600.0
 
 OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "resync", "out", "timeout")
-"""All options except `--format`. The default of each option is None, so that the deprecated `unified-clip port
---verify` detects the options that the user passed.
-"""
+"""All options except `--format`. The default of each option is None. Any other value shows that the user passed the
+option."""
 
 
 def add_parser(commands: Any) -> None:

@@ -36,8 +36,8 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """The training steps that yield gradients from before the clip. For these steps, `verify` compares the results of
-    clip calls."""
+    """The training steps that yield unclipped gradients. For these steps, `verify` compares the results of clip
+    calls."""
 
     finding: Cause | None
     """The cause of the difference, if the cause is not a clip. For example, the dtypes or the learning rates differ."""
@@ -114,7 +114,6 @@ def compare_steps(
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
-    """Return the names of --map as {old name: new name}, even if the file contains {new name: old name}."""
     in_old, in_new = set(old.shapes), set(new.shapes)
     if (oriented := orient_names(names, in_old, in_new)) is not None:
         return oriented
@@ -182,10 +181,6 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Raise an error if the parameters of both training steps and the tensors of --weights do not match.
-
-    names, axes: The fields of a `Layout`.
-    """
     for name, other_name in names.items():
         if axes[name] is None:
             raise VerifyError(
@@ -260,7 +255,6 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
 
 
 def _differs_by_rounding(pair: CallPair) -> bool:
-    """Return whether rounding explains the differences of all norms of two calls."""
     total = max(map(total_norm, (pair.a, pair.b)))
     return all(
         ulps_at(total, a, b) <= ROUNDING or is_noise_of(pair, name) for name, a, b in divergence.numbers(pair, "norm")

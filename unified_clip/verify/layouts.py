@@ -19,22 +19,19 @@ class Layout(NamedTuple):
     """{name of a parameter in the old training step: name of the same parameter in the new training step}."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """{old name: order of axes}. In this order, the new tensor has the shape of the old tensor. If no order gives this
-    shape, the value is None."""
+    """{old name: order of axes}. Transposing the new tensor to this order gives the shape of the old tensor. If no
+    order gives this shape, the value is None."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
-        """Return the old tensors in the layout of the new training step.
-
-        If no order of axes gives the shape of the new tensor, the tensor is left out.
-        """
+        """Return the old tensors in the layout of the new training step."""
         matched = ((self.names[name], old[name], self.axes[name]) for name in self.names)
         return {other: value.transpose(np.argsort(axes)) for other, value, axes in matched if axes is not None}
 
 
 def match_layout(old: Values, new: Values, names: Names) -> Layout:
-    """Find the new parameter for each old parameter. Parameters without a counterpart are left out.
+    """Find the new parameter for each old parameter.
 
-    names: The new name of each old parameter whose name differs.
+    names: {old name: new name} for parameters whose old name and new name differ.
     """
     matched = match_parameters(old, new, names)
     return Layout(matched, {name: closest_axes(old[name], new[other]) for name, other in matched.items()})

@@ -56,8 +56,7 @@ class NameMatcher:
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
         """Find the name of each gradient of a call. The norms, the weights and the shapes are compared.
 
-        If the call clips a single tensor that is not a gradient, return None.
-        others: The same clip call at other steps, with the weights before each call.
+        If the call clips one tensor, and this tensor is not a gradient, return None.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:
@@ -79,7 +78,6 @@ class NameMatcher:
         return NameMatch(names, yields_unclipped)
 
     def _may_be_gradient(self, line: RecordedCall) -> bool:
-        """Return whether the only tensor of a call might be a gradient, according to its origin or its shape."""
         if line.is_gradient is not None:
             return line.is_gradient
         (parameter,) = line.parameters.values()
@@ -118,7 +116,7 @@ def _matches(
 ) -> dict[str, str]:
     """Match gradients with tensors of the same norm, and return {recorded name: name in `source`}.
 
-    The axes can have another order, and the number of rows can differ. Each tensor gets at most one gradient.
+    Each tensor gets at most one gradient.
 
     norms: {recorded name: norm of the gradient}.
     known: {recorded name: name in `source`} for gradients that already have a name.

@@ -1,5 +1,3 @@
-"""Convert the recordings of two training steps to the same names, calls and steps, for a comparison."""
-
 from __future__ import annotations
 
 import itertools
@@ -20,7 +18,7 @@ from .run import ScriptRun
 from .worker import RECORDING
 
 BY_HAND = "by hand"
-"""The function name of a clip that the training step computes itself."""
+"""Stands in for the name of the function if the training step clips without a clip function."""
 
 
 @dataclass
@@ -32,7 +30,6 @@ class NormalizedRecording:
     """The stored gradients from before the clip calls, by step and name."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The stored or computed gradients from after the clip calls, by step and name."""
 
     unclipped: set[int] = field(default_factory=set)
     """The steps at which the training step yields unclipped gradients."""
@@ -55,7 +52,7 @@ class NormalizedRecording:
         return [each for each in self.optimizer_steps if each.step == step]
 
     def sets(self, step: int) -> list[frozenset[str]]:
-        """Return the gradients of each call in a step. The names are the common names of both runs."""
+        """Return the gradients of each call in a step."""
         return [self.shared_names(line) for line in self.calls.get(step, ())]
 
     def shared_names(self, line: RecordedCall) -> frozenset[str]:
@@ -68,8 +65,8 @@ def normalize(
     """Make the recordings of two runs comparable, write the new recordings to `out`, and return them.
 
     Gradients get the names that the training step yields. Calls are merged, sorted and assigned to steps. If a run has
-    no clip calls, the clips are computed from the yielded gradients. Calls are left out if their tensors are not
-    gradients.
+    no clip calls, the clips are computed from the yielded gradients. Calls on tensors that are not gradients are
+    removed.
     names: {name of a parameter in the old run: name of the parameter in the new run}.
     """
     common_names = {new_name: name for name, new_name in names.items()}
@@ -90,7 +87,6 @@ def normalize(
 def _read_calls(
     run: ScriptRun, weights: Parameters, steps: int, common_names: Mapping[str, str]
 ) -> NormalizedRecording:
-    """Read the recording of a run, and give each gradient the name that the training step yields."""
     recording = runs.read(run.directory / RECORDING)
     lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, common_names=common_names, recorded_steps=[line.step for line in lines])
@@ -131,9 +127,10 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
-    """Return {id of a recorded line: the lines of the same call at all steps}.
+    """Return {id of a recorded line: all lines of the same clip call}.
 
-    Two lines at different steps belong to the same call if their functions, names, shapes and positions agree.
+    Two lines belong to the same clip call if they have the same function, names and shapes, and the same position in
+    their steps.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
@@ -165,10 +162,7 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield recorded lines with step numbers.
-
-    If the function returns once after all steps, the lines are divided evenly among the steps.
-    """
+    """If the function returns only once, after the last step, each step gets the same number of lines."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -201,9 +195,9 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(
     lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
 ) -> list[RecordedCall]:
-    """Merge consecutive calls of a step if each call clips a single gradient, and the settings are equal.
+    """Merge consecutive calls of a step that have equal settings and clip one gradient each.
 
-    If the other run clips several networks separately, calls for different networks are not merged.
+    If the other run clips two networks in separate calls, this run's calls for the two networks are not merged.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:
@@ -220,10 +214,10 @@ def _merge_calls(
 
 
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether the other run clips two groups of gradients in different calls.
+    """Return whether the other run clips the gradients `names` and `others` in separate calls.
 
     At least one of these calls must have several gradients.
-    sets: The gradients of each call of the other run.
+    sets: The names of the gradients in each call of the other run.
     """
     places = [[each for each in sets if each & own] for own in (names, others)]
     is_known = all(places) and not any(each in places[1] for each in places[0])
@@ -233,11 +227,6 @@ def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[fro
 def _in_order_of(
     lines: list[RecordedCall], order: Sequence[frozenset[str]], expected: Sequence[frozenset[str]]
 ) -> list[RecordedCall]:
-    """Sort the calls of a step like the calls of the other run.
-
-    order: The parameters of each call in this run.
-    expected: The parameters of each call in the other run.
-    """
     are_disjoint = len(frozenset().union(*order)) == sum(map(len, order))
     if len(order) != len(expected) or set(order) != set(expected) or not are_disjoint:
         return lines

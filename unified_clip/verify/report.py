@@ -25,13 +25,11 @@ MAX_ROWS = 12
 """Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""The number of rows that a longer table has at its beginning and at its first difference."""
+"""A longer table shows this number of rows at the top, and again from the first row that differs."""
 
 MOST_PARAMETERS = 3
-"""The largest number of parameters that a sentence names. The JSON report contains all parameters that differ."""
 
 WIDTH = 200
-"""The length of lines if the output is not a terminal."""
 
 VERDICTS = {
     "": "same",

@@ -45,10 +45,10 @@ class OldWeights:
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait for the weights of the old training step, and return the weights in the layout of `new`.
+        """Wait for the old weights of a step, and return them in the layout of the new weights.
 
-        Return None if the parameters do not match, or if the old training step ends before this step. In these cases,
-        `unified-clip verify` raises an error later.
+        Return None if the old and the new parameters do not match, or if the old training step ends before `step`. In
+        these cases, `unified-clip verify` raises an error later.
         """
         path = self._directory / f"{step}.safetensors"
         while not path.exists():
@@ -77,8 +77,8 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
     """Assign weights to the parameters with the same names.
 
-    is_sent: Whether the training step also gets the weights from `yield`. If False, a parameter that might be a copy
-        causes an error.
+    is_sent: Whether `yield` returns the weights to the training step. If False, a parameter that might be a copy causes
+        an error.
     """
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
@@ -123,7 +123,6 @@ def _memory_of_models() -> set[int]:
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
-    """Return whether a training step uses the weights that `yield` returns, as in `weights = yield parameters`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):
@@ -137,10 +136,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether another statement reads a variable that `statement` assigns.
-
-    If `statement` assigns an attribute, return True.
-    """
+    """If `statement` assigns an attribute, return True."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

@@ -70,10 +70,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tensors that a training step yields at one step.
-
-    The gradients are None if the training step yields only parameters.
-    """
+    """The gradients are None if the training step yields only parameters."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None
@@ -85,7 +82,7 @@ class StepOutput:
     def next_parameters(self) -> Mapping[str, Dense]:
         """The parameters at the beginning of the next step.
 
-        With --resync, the parameters are equal to the old weights.
+        With --resync, these are the weights that were copied from the old training step.
         """
         return self.parameters if self.resynced is None else self.resynced
 
@@ -94,7 +91,7 @@ class StepOutput:
 class ScriptRun:
     script: Script
     outputs: Sequence[StepOutput]
-    """The output of each step, or only the output of the last step."""
+    """One output for each step. If `yields` is false, the only output is the output after the last step."""
 
     directory: Path
     yields: bool
@@ -252,7 +249,7 @@ def run(
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     timeout: The number of seconds after which both processes are ended.
-    resync: The names in the file of --map. If None, the old weights are not copied into the new training step.
+    resync: The names of --map. If None, the old weights are not copied into the new training step.
     advance: A function that shows progress. Its arguments are the side ("old" or "new") and the number of finished
         steps.
     """
@@ -309,7 +306,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 def _not_installed(script: Script, end: _workers.Exit) -> str:
     """Return a command that installs the missing module for the script's interpreter.
 
-    Return '' if the script failed for another reason.
+    If no module is missing, return ''.
     """
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""

@@ -33,7 +33,7 @@ def find_cause(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Cause | None:
-    """Return the cause of the difference if the cause is not a clip.
+    """Return a cause outside the clip, such as other initial weights. If no such cause is found, return None.
 
     rerun: A function that runs the new training step again with some square weights transposed.
     """
@@ -70,7 +70,6 @@ def find_cause(
 
 
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
-    """Return the comparison without the causes that `finding` replaces."""
     kept = {
         divergence: [
             cause for cause in causes if divergence.stage in STAGES or cause.kind not in {*BY_ELIMINATION, finding.kind}
@@ -138,7 +137,8 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if earlier updates in the same training step explain why gradients differ, as in a GAN."""
+    """Return a cause if gradients differ because of an earlier update in the same training step. An example is a GAN,
+    in which the update of the discriminator changes the gradients of the generator."""
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
     if first is None or first.step != row.step or first.relative is None:
@@ -178,10 +178,7 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if the first updates that differ can come from rounding of the gradients.
-
-    beyond: The first row with a difference that is larger than rounding.
-    """
+    """Return the cause "rounding" if the first updates that differ can come from rounding of the gradients."""
     row = next((row for row in rows if "update" in row.differing(max_ulp)), None)
     if row is None or not row.parameters.update_is_rounding or any(each.stage in STAGES for each in clips.divergences):
         return None

@@ -36,9 +36,9 @@ class TensorComparison(NamedTuple):
 class Sensitivity:
     """Decides whether differences of the clipped gradients explain the differences of the updates.
 
-    Adam and similar optimizers divide a mean of gradients by a mean of absolute gradients. If the gradients of an
-    element differ by a fraction r, the updates differ by up to 2 * r times the largest update. Rounding makes the
-    fraction r large if the gradient is tiny.
+    Adam and similar optimizers divide a mean of gradients by a mean of absolute gradients. If the old and the new
+    gradient of an element differ by a fraction r, the old and the new update differ by up to 2 * r times the largest
+    update. Rounding makes the fraction r large if the gradient is tiny.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,6 @@ class Sensitivity:
             self._differences[pair.name] = np.maximum(self._differences.get(pair.name, 0.0), difference)
 
     def explains(self, update: TensorPair) -> bool:
-        """Return whether rounding, or the difference of the gradients, explains the difference of an update."""
         if update.name not in self._differences:
             return False
         sizes, differences = np.sqrt(self._squares[update.name] / self._steps), self._differences[update.name]
@@ -69,10 +68,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """The comparison of the clip calls and the results of two runs at one step.
-
-    The stages are the norm, the coefficient, the clipped gradients ("tensors") and the update.
-    """
+    """The stages are the norm, the coefficient, the clipped gradients ("tensors") and the update."""
 
     step: int
     old: Sequence[RecordedCall]

@@ -17,25 +17,22 @@ from .normalize import NormalizedRecording
 from .run import ScriptRun
 
 TOLERANCE = 1e-3
-"""The allowed relative error of an update that should be a sum or a multiple of other updates."""
 
 STORAGE_ULPS = 4
-"""The allowed difference of two updates, in ULP of the parameter, because each training step rounds the parameter."""
+"""Each training step rounds the parameter. So equal updates can differ by this number of ULP of the parameter."""
 
 GREATEST = 2.0**127
-"""For larger numbers, the ULP of this number is used."""
+"""For a number above 2**127, the ULP of 2**127 is used."""
 
 
 class ParameterDistance(NamedTuple):
-    """The largest distance between the two tensors of a parameter, in ULP and as a relative difference."""
-
     ulps: float
     relative: float
     parameter: str
 
 
 class TensorPair(NamedTuple):
-    """The values of a tensor in two training steps, with the same order of axes."""
+    """The values of the old and the new tensor. The new tensor is transposed to the order of axes of the old tensor."""
 
     name: str
     old: Float64s
@@ -43,11 +40,12 @@ class TensorPair(NamedTuple):
     scale: float
     """Distances are measured in ULP of this number.
 
-    For gradients, the number is the largest gradient. For updates, the number is the largest parameter.
+    For gradients, this number is the absolute value of the largest gradient element. For updates, this number is the
+    absolute value of the largest parameter element.
     """
 
     ulp_scale: float
-    """The size of an ULP of the parameter's dtype, in ULP of float32."""
+    """One ULP of the parameter's dtype, divided by one ULP of float32."""
 
 
 class StepPairing:
@@ -119,7 +117,7 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the parameters that have no gradient in both runs. An example is a moving average."""
+        """Return the parameters that have a gradient in neither of the two runs. An example is a moving average."""
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]
@@ -139,7 +137,7 @@ class StepPairing:
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the update of each parameter: the change of the parameter by one step.
 
-        If the function returns once after all steps, the update is the change by all steps.
+        If the function returns only once, the update is the sum of the changes of all steps.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self.yields_each_step
@@ -192,8 +190,7 @@ class StepPairing:
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
         """Return the parameters after a step. If there is no output, return {}.
 
-        at_the_next: Whether to return the parameters at the beginning of the next step. With --resync, these are the
-            old weights.
+        at_the_next: Whether to return the parameters at the beginning of the next step.
         """
         output = self.runs[side].output_at(step, self._steps)
         if output is None:
@@ -201,7 +198,6 @@ class StepPairing:
         return _values(output.next_parameters if at_the_next else output.parameters)
 
     def _initial_values(self, values: Values) -> dict[str, Float64s]:
-        """Return the initial weight of each parameter, with the axes in the order of the parameter."""
         others = {**self.names, **{new: old for old, new in self.names.items()}}
         initial = {}
         for name, value in values.items():
@@ -240,8 +236,8 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
     """Leave out the updates of the parameters in `noise`.
 
-    Adam divides a gradient by the size of the gradient, so rounding errors become updates of normal size. An update in
-    `noise` is kept if it is more than twice as large as the largest normal update.
+    Adam divides a gradient by its own size. So a gradient that is only a rounding error gives an update of normal size.
+    An update in `noise` is kept if it is more than twice as large as all updates outside `noise`.
     """
     sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
@@ -249,11 +245,11 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
+    """Return the largest difference of two tensors twice: in ULP of float32, and divided by the largest element.
 
-    scale: The number whose ULP is the unit of the result. If the difference is too large for rounding, the largest
-        number of both tensors replaces `scale`.
-    ulp_scale: The size of an ULP of the parameter's dtype, in ULP of float32.
+    scale: The number whose ULP is the unit of the result. If `old` and `new` differ by more than rounding, `scale` is
+        at most the largest element of `old` and `new`.
+    ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))
     if not differ.any():
@@ -271,7 +267,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
 
 
 def coarsest_ulp(dtypes: Iterable[str]) -> float:
-    """Return the size of an ULP of the least precise dtype, in ULP of float32. The result is at least 1."""
+    """Return one ULP of the least precise dtype, divided by one ULP of float32. The result is at least 1."""
     single = FORMATS["float32"].precision
     return max((2.0 ** max(0, single - FORMATS[dtype].precision) for dtype in dtypes if dtype in FORMATS), default=1.0)
 

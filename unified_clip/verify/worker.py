@@ -1,12 +1,13 @@
 """Run a training step and record it: `python -X faulthandler -m unified_clip.verify.worker FILE NAME JOB OUT`.
 
-The directory JOB contains `weights.npz` and `batches.npz`, and `names.json` with --resync. The worker writes these
-files to the directory OUT:
+The directory JOB contains `weights.npz` and `batches.npz`. With --resync, the directory also contains `names.json`. The
+worker writes these files to the directory OUT:
 
 - `recording.jsonl` and the files of the recorded gradients.
 - `N.safetensors`, the Nth output of the function.
 - `N.resynced.safetensors`, only with --resync: the parameters at the start of the next step.
-- `ended.json`, at the end: the number of outputs and whether the function yields, or an error message.
+- `ended.json`, at the end. After a success: the number of outputs, and whether the function yields. After an error: the
+  message.
 
 If the function raises an exception, the process ends with a traceback.
 """
@@ -40,10 +41,9 @@ OUTPUT = "{}.safetensors"
 """The name of the file with the output of one step. The file gets this name when the content is complete."""
 
 RESYNCED = "{}.resynced.safetensors"
-"""The name of the file with the parameters at the start of the next step."""
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
-"""The parts of the tuple that a training step yields. The gradients and the unclipped gradients are optional."""
+"""The parts of the tuple that a training step yields. The parameters are required, and the other parts are optional."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -144,7 +144,6 @@ def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: 
 
 
 def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    """Return a function that copies the old weights into the new training step, or None without --resync."""
     old = out.parent / "old"
     if out == old or not (job / NAMES).exists():
         return None

@@ -137,7 +137,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The meanings, comparisons and known differences of a report. Clips refer to entries by number."""
+    """The meanings, comparisons and known differences of a report. Clips contain the numbers of these entries."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}
@@ -163,7 +163,7 @@ class _Tables:
         )
 
     def _meaning(self, meaning: Meaning | None) -> int | None:
-        """Return the number of a meaning. A new meaning is added to the table."""
+        """Return the number of the meaning in the table. A new meaning is added to the table."""
         if meaning is None:
             return None
         config = meaning.config.dumps("json")
@@ -179,7 +179,6 @@ class _Tables:
         return self.meanings[key].number
 
     def _comparison(self, before: Meaning, after: Meaning) -> tuple[int, str]:
-        """Compare a clip with the replacement, and return (number of the comparison, text about the difference)."""
         key = (self._meaning(before), self._meaning(after))
         if key not in self.comparisons:
             data = compare.as_data(compare.compare(before.config, after.config, ("before", "after")))
@@ -213,7 +212,7 @@ def _headline(counts: model.Counts) -> str:
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
     """Return a sentence about what to do next.
 
-    option: The options of this run, such as " --native". The next command needs the same options.
+    option: The options of this run, such as " --native".
     """
     todo = []
     if counts.unread:
@@ -231,7 +230,6 @@ def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], opti
 
 
 def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
-    """Return the frameworks whose remaining code the user has to port to PyTorch."""
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})

@@ -1,4 +1,4 @@
-"""The data of the report that `unified-clip port` writes as JSON, as HTML and in the terminal.
+"""The report of `unified-clip port`: the same data for JSON, for HTML and for the terminal.
 
 To write its JSON Schema, type `python -m unified_clip.port.report.model > docs/port.schema.json`.
 """
@@ -17,14 +17,14 @@ from ..clip_site import Target, Verdict
 
 
 class WorkedExample(ReportModel):
-    """The result of a clip for example gradients."""
+    """The result of a clip of example gradients."""
 
     of: str
     """A description of the example gradients."""
 
     outcome: Outcome
     norm: Real
-    """The total norm before the clip, without gradients that the clip excludes."""
+    """The total norm before the clip. Excluded gradients are not part of the norm."""
 
     coef: Real | None
     """The clip coefficient, or null if the step is skipped or an error is raised."""
@@ -33,8 +33,8 @@ class WorkedExample(ReportModel):
     """The total norm after the clip, or null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
-    """The first elements of the first clipped gradients, by name. The value is null if the step is skipped or an error
-    is raised."""
+    """{name of a gradient: first elements after the clip} for the first few gradients. The value is null if the step is
+    skipped or an error is raised."""
 
     @property
     def result(self) -> str:
@@ -45,7 +45,8 @@ class WorkedExample(ReportModel):
 
 
 class ClipMeaning(ReportModel):
-    """The effect of one or more clips: as a text, as a configuration, and as results for example gradients."""
+    """The effect of one or more clips. The effect is described as a text and as a configuration, and shown with example
+    gradients."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -56,7 +57,7 @@ class ClipMeaning(ReportModel):
     examples use a threshold of 1."""
 
     config: dict[str, Any]
-    """A clip configuration with the same effect. docs/clip_config.schema.json describes its keys."""
+    """A clip configuration that has the effect of these clips. docs/clip_config.schema.json describes its keys."""
 
     worked: list[WorkedExample]
 
@@ -70,13 +71,14 @@ class SettingDifference(ReportModel):
 
 
 class ComparedExample(ReportModel):
-    """The results of a clip and of its replacement for the same example gradients."""
+    """The results of a clip and of the replacement. Both results start from the same example gradients."""
 
     of: str
     before: WorkedExample
     after: WorkedExample
     distance: Real
-    """The largest difference of an element, relative to the largest element of either result."""
+    """The largest difference between an element in `before` and the same element in `after`, divided by the largest
+    element of both results."""
 
     sentence: str
 
@@ -91,7 +93,7 @@ class MeaningComparison(ReportModel):
     """The number of the clip's entry in `meanings`."""
 
     after: int
-    """The number of the replacement's entry in `meanings`."""
+    """The number of the entry in `meanings` for the effect of the replacement."""
 
     differences: list[SettingDifference]
     compared: list[ComparedExample]
@@ -99,7 +101,8 @@ class MeaningComparison(ReportModel):
 
 
 class KnownDifferenceSummary(ReportModel):
-    """A known difference between a framework's function and unified_clip that is larger than rounding."""
+    """A known difference between the result of a framework's function and the result of unified_clip. The difference is
+    larger than rounding."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -119,7 +122,8 @@ class KnownDifferenceSummary(ReportModel):
     when: str
     why: str
     versions: str
-    """The versions of the framework that have the difference. An empty string means all versions."""
+    """The versions of the framework in which the framework's function and unified_clip differ. An empty string means
+    all versions."""
 
     @property
     def owner(self) -> str:
@@ -143,7 +147,8 @@ class ReportedClip(ReportModel):
     """The full name of the replacement, or an empty string if there is no replacement."""
 
     meaning: int | None
-    """The number of the clip's entry in `meanings`, or null if no clip configuration has the same effect."""
+    """The number of the entry in `meanings` for the effect of the clip. The value is null if a clip configuration
+    cannot express the effect."""
 
     becomes_meaning: int | None
     """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
@@ -160,14 +165,14 @@ class ReportedClip(ReportModel):
     missing."""
 
     measured_as: str
-    """The name of a function that has the same result, and that the parity suite has measured. The name is empty if
-    there is no such function."""
+    """The function in the parity suite that returns the same result as the function `name`. The text is empty if there
+    is no such function."""
 
     known: list[int]
-    """The known differences of the function `measured_as`, as numbers of entries in `known`."""
+    """The numbers of entries in `known`: the known differences of the function `measured_as`."""
 
     becomes_known: list[int]
-    """The known differences of the replacement, as numbers of entries in `known`. The list is empty unless the
+    """The numbers of entries in `known`: the known differences of the replacement. The list is empty unless the
     replacement is a framework's function."""
 
     reason: str

@@ -1,6 +1,6 @@
 """Print a report of ported code, in color on a terminal.
 
-A long text is printed only once. Later, the report refers to the first place instead of repeating the text.
+A long text is printed only once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""Texts up to this length are printed each time. A longer text is printed only once."""
+"""A text with at most this number of characters is printed each time that it occurs. A longer text is printed in full
+only the first time."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences that change numbers. Only these differences are listed one by one."""
+"""The kinds of known differences that change a number in a result. The report lists each of these differences. Other
+differences are only in the HTML report."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 
@@ -81,10 +83,6 @@ def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
 
 def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str, str]) -> Iterator[Line]:
     def once(label: str, text: str, details: Iterable[str] = ()) -> Iterator[Line]:
-        """Yield a text with a label and details.
-
-        If a text is repeated, the details are left out, and a long text is shortened.
-        """
         first = first_places.setdefault(f"{label}: {text}", place)
         is_first = first == place
         text = text if is_first or len(text) <= MAX_REPEATED else f"as at {first}"

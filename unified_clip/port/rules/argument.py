@@ -1,7 +1,6 @@
 """Rules for clipping arguments, such as `Adam(clipnorm=1.0)`, and for `need_clip=False`.
 
-The rules flag these arguments or leave them unchanged. `tensorflow_tape` rewrites the clipping arguments of Keras
-optimizers.
+`tensorflow_tape` rewrites the clipping arguments of Keras optimizers.
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ def is_function(clip: FoundClip) -> bool:
     RuleOrder.JUDGE, matches=lambda clip: clip.kind not in ("", "any tensor") and not isinstance(clip.node, cst.Arg)
 )
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a function or class if unified_clip has no replacement, or if the call has unknown arguments."""
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]
     if not function.replacement:
@@ -82,7 +81,6 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
-    """Return whether a gradient might be passed to a function later, as in `partial(torch.clamp, max=1)`."""
     module = file.module
     around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]
     calls = [*around, *(call for value in (node, *around) for call in calls_of(module, value))]

@@ -29,7 +29,6 @@ the parameters."""
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """If a function clips in place, replace the function by PyTorch's own function. Otherwise, flag the function."""
     name = f"{TORCH}.{clip.function.replacement}"
     if clip.function.name == name:
         file.leave(clip, "This is already PyTorch's own function.")
@@ -51,7 +50,7 @@ def torch_function(rule: str) -> str:
 
 
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
-    """Return code that calls PyTorch's function. If the rule is `norm`, the code contains a loop over `variables`."""
+    """Return code that calls PyTorch's function."""
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
     name = module.unused_name(name)
@@ -149,7 +148,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Give a Paddle clip the verdict "rewritten". If a statement only creates the clip, remove the statement."""
+    """If the clip is assigned to a variable, remove the assignment."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

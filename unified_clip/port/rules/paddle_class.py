@@ -28,10 +28,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a class of Paddle by the same class of unified_clip.
-
-    If a training engine in the file accepts only Paddle's own classes, flag the clip instead.
-    """
+    """Flag the clip if a training engine in the file rejects the class of unified_clip."""
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])

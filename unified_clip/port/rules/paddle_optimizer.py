@@ -104,7 +104,7 @@ def _insert_clips(
 
 
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
-    """Return the name of a variable that contains the clip at each step.
+    """Return the name of a variable that is equal to the clip whenever an optimizer step runs.
 
     If the file has no variable for the clip, add a variable.
     """
@@ -163,7 +163,6 @@ def _unscale(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
 
 
 def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimizer) -> cst.CSTNode | None:
-    """Return a line above the step that unscales the gradients in every case, or None."""
     name, code = optimizer.binding.text, _unscale(module, step, optimizer)
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
     inner = module.parents[step.statement]

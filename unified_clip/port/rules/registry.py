@@ -2,9 +2,10 @@
 
 To add a rule:
 
-1. Add the function to `port/catalog.toml`. Choose a new kind, because the rules for an existing kind would also match
-   this clip. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`. If
-   the clip is an argument of an optimizer, skip this step, and use `clip.is_optimizer_argument` in `matches`.
+1. Add the function to `port/catalog.toml`. Choose a new kind. With an existing kind, the existing rules would match the
+   new function, too. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in
+   `catalog.toml`. An argument of an optimizer needs no new function and no new kind. Use `clip.is_optimizer_argument`
+   in `matches`.
 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:
 
        @register(RuleOrder.CALLS, matches=lambda clip: clip.kind == "program", target="torch")
@@ -13,7 +14,7 @@ To add a rule:
 
    For each clip, exactly one rule with the order CALLS has to match. This applies to both targets (`torch` and
    `drop-in`), with and without --native.
-3. Add a source with such a clip to `tests/data/port/sources/`. A test fails if no source needs the new rule.
+3. Add a source with a clip of the new kind to `tests/data/port/sources/`. A test fails if no source needs the new rule.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..file_rewrite import FileRewrite
 
 
 class RuleOrder(IntEnum):
-    """The order in which rules are applied. For each order, at most one rule matches a clip."""
+    """The order in which rules are applied. A clip matches at most one rule of each `RuleOrder`."""
 
     OFF = 0
     """Leave a trainer's setting unchanged if the setting switches clipping off."""
@@ -49,14 +50,11 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. The arguments are the file and a clip. For RuleOrder.STEPS, the second argument is a list of
-clips."""
+"""The arguments are the file and a clip. For RuleOrder.STEPS, the second argument is a list of clips."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: a test that selects clips, and a function that decides about a selected clip."""
-
     order: RuleOrder
     matches: Matches
     apply: Apply
@@ -77,7 +75,7 @@ def register(
     """Return a decorator that registers a function as a rule.
 
     matches: A function that returns whether the rule applies to a clip.
-    target, native: The values of --to and --native for which the rule is used, or None for all values.
+    target, native: The rule is used only with these values of --to and --native. None means all values.
     """
 
     def decorate(apply: Apply) -> Apply:

@@ -1,4 +1,4 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for clipping arguments of Keras optimizers.
+"""Rules that port TensorFlow training steps with `tf.GradientTape` to PyTorch.
 
 The new code of a step calls PyTorch's backward(), the clips, and optimizer.step().
 """
@@ -35,7 +35,7 @@ SEVERAL_LISTS = (
 )
 OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""Attributes of an optimizer that the file can read without preventing the rewrite."""
+"""The rewrite is possible although a file reads one of these attributes of an optimizer."""
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
@@ -59,7 +59,6 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, and clipping arguments of Keras optimizers."""
     tapes = TapeRewrite(file, clips)
     for clip, reason in tapes.why_not.items():
         file.flag(clip, reason)
@@ -87,7 +86,6 @@ class TapeRewrite:
         self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
 
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
-        """Exclude steps from the rewrite. Also exclude all steps that share a clip with an excluded step."""
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
@@ -106,7 +104,6 @@ class TapeRewrite:
         return {span for span in ranges if span.step is not None and len(lists[self._optimizer(span.step)]) > 1}
 
     def _optimizer(self, step: TapeStep) -> object:
-        """Return a key that is equal for all steps of the same optimizer."""
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:

@@ -67,7 +67,7 @@ class Edits(cst.CSTTransformer):
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement. Lines that are already inserted are not inserted again."""
+        """Insert lines before a statement."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 
@@ -159,7 +159,6 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return the new last argument with the comma and the white space of the removed last argument."""
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
     end = end_with_comments(between, end)
@@ -169,9 +168,7 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket, without the white space of the removed last element.
-
-    Comments after the new last element are kept. If there are none, comments before the bracket are kept.
+    """Comments after the new last element are kept. If there are none, comments before the bracket are kept.
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.
     """

@@ -48,10 +48,10 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression has a name that is typical of gradients, such as `grads`.
+        """Return whether a name in an expression is typical of gradients, such as `grads`.
 
-        The name can belong to an object, a container, a called function, or the iterable of a loop. For the last
-        parameter of a gradient hook, the result is always True.
+        The name can belong to an object, a container, a called function, or the iterable of a loop. The last parameter
+        of a gradient hook always counts as a gradient.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):
@@ -83,7 +83,7 @@ class Gradients:
         return [hook.attr.value if isinstance(hook, cst.Attribute) else getattr(hook, "value", hook) for hook in values]
 
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
-        """Return whether an expression, or the value of a variable in it, contains a gradient.
+        """Return whether an expression contains a gradient, directly or through a variable.
 
         visited: The keys of variables that were already examined. This method adds more keys.
         """
@@ -122,7 +122,7 @@ class Gradients:
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return all arguments that the file passes for this parameter of a function.
 
-        For a lambda, return the arguments beside the lambda, such as `gradients` in map(lambda g: ..., gradients).
+        For a lambda in a call such as map(lambda g: ..., gradients), return the other arguments of the call.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
@@ -228,7 +228,7 @@ class Gradients:
 def element(kind: Kind, place: int | None) -> Kind:
     """Return the kind of one element of a list or tuple. Elements of a gradient are gradients, too.
 
-    place: The index of the element. If None, return the common kind of all elements.
+    place: The index of the element. If None, return the kind that all elements have in common.
     """
     if isinstance(kind, TupleOf):
         if place is None:

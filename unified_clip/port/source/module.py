@@ -20,7 +20,8 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""The largest number of possible full names of a name. If there are more, the name is unknown."""
+"""The largest number of full names, such as `torch.clamp`, that one name can have. A name with more full names is
+unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""
@@ -34,8 +35,8 @@ class BoundValue:
     """The expression of the value, or None if there is no expression, as for a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The path to the part of the value that the name gets: indices of nested tuples, or None for all elements in a
-    loop."""
+    """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. A
+    loop adds the index None."""
 
     node: cst.CSTNode | None = None
     """The node that binds the value, such as an assignment or a loop. For a parameter, this field is None."""
@@ -64,7 +65,6 @@ class Binding:
 
 
 UNBOUND = Binding("", (), ())
-"""The binding for names that the file never binds, and for expressions that are not variables."""
 
 
 class Module(SyntaxTree):
@@ -104,7 +104,7 @@ class Module(SyntaxTree):
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
         """Return whether the file defines a function or class with this name at its top level.
 
-        Definitions inside an `if` or a `try` are ignored, because they might only replace a failed import.
+        A definition inside an `if` or a `try` does not count, because such code often handles a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
@@ -134,12 +134,13 @@ class Module(SyntaxTree):
 
     @cached_property
     def _captured(self) -> set[str]:
-        """The names that `case` patterns bind, because LibCST's scopes do not contain these names."""
+        """The names in `case` patterns. LibCST's scopes do not contain these names."""
         captures = [pattern for pattern in self.nodes if isinstance(pattern, cst.MatchAs | cst.MatchStar)]
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the first part of a dotted name is not bound in any scope. Builtins are bound names."""
+        """Return whether no scope binds the first part of a name, such as `torch` in `torch.clamp`. Builtins are bound
+        names."""
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         is_bound = first is None or scope is None or first.value in self._captured or bool(scope[first.value])
@@ -165,7 +166,6 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the variable to which a statement assigns an expression."""
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
 
@@ -233,7 +233,8 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression has the same value if it is moved to the node `place`.
 
-        The results of calls, and attributes of other objects, are assumed to stay unchanged.
+        The result assumes that a call always returns the same value, and that attributes of objects other than self do
+        not change.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
@@ -273,7 +274,6 @@ class Module(SyntaxTree):
     # -- the same attribute on other objects
 
     def uses_on_other_objects(self, binding: Binding) -> list[cst.CSTNode]:
-        """Return the nodes that might use the attribute without the name self, as in `trainer.clip`."""
         if "." not in binding.text:
             return []
         name, owner = binding.text.rpartition(".")[2], cast(tuple[str, cst.ClassDef], binding.key)[1]
@@ -318,7 +318,7 @@ class Module(SyntaxTree):
         return evaluate(self._expression(node), value_of, lambda name: self.full_name(target(name)))
 
     def _may_change(self, binding: Binding) -> bool:
-        """Return whether a variable might change at run time, although the file contains only one assignment.
+        """Return whether a variable with one assignment in the file might still change at run time.
 
         For example, `exec` can change any variable, and a subclass can change an attribute of self.
         """

@@ -1,5 +1,3 @@
-"""Reject source code that a parser cannot handle, and find the names in a file without a full parser."""
-
 from __future__ import annotations
 
 import ast
@@ -12,13 +10,12 @@ from contextlib import suppress
 import libcst as cst
 
 MAX_CHAIN = 1000
-"""The largest number of conditions, operators, calls or strings in a row."""
+"""The largest length of a chain, such as a + b + c, a.b().c(), or if ... elif ... elif."""
 
 MAX_DEPTH = 200
-"""The largest depth of nested brackets. Python rejects deeper brackets, too."""
+"""The largest depth of nested brackets."""
 
 MAX_TEXT = 100
-"""Longer strings than this are not names of attributes."""
 
 TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
 
@@ -35,13 +32,13 @@ TOKENS = re.compile(
 
 
 class UnreadableError(Exception):
-    """A file cannot be parsed as Python. The message contains the reason."""
+    """Python cannot parse a file. The message contains the reason."""
 
 
 def identifiers(content: bytes) -> set[str] | None:
     """Return the names and the short strings in source, or None if Python cannot parse the source.
 
-    If no call of getattr looks up a computed name in a module, `getattr` is left out.
+    The result contains `getattr` only if a getattr call looks up a computed name in a module.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -84,7 +81,6 @@ def _python_problem(content: bytes) -> tuple[int, str] | None:
 
 
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
-    """Return whether the source calls getattr on a module with a name that is only known at run time."""
     modules: set[str] = set()
     owners: set[str] = set()
     for node in nodes:

@@ -23,10 +23,9 @@ class Renames:
         """For each import statement: the names to remove, and the import that replaces each name."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
-        """For each import statement: the module that replaces the imported module."""
 
         self._beside: list[tuple[cst.CSTNode, str]] = []
-        """Import statements, each with a module to import below the statement."""
+        """(import statement, module) tuples. The module is imported below the statement."""
 
         self._at_top: set[str] = set()
 
@@ -112,7 +111,7 @@ class Renames:
     def _change_import(self, statement: cst.Import | cst.ImportFrom, changed: dict[str, str]) -> None:
         """Remove names from an import statement, and import the replacements below the statement.
 
-        changed: For each removed name: the import that replaces the name, or ''.
+        changed: {removed name: import that replaces the name, or '' if no import is needed}.
         """
         rest = [alias for alias in statement.names if alias.evaluated_name not in changed]  # type: ignore[union-attr]
         names = ", ".join(sorted({name for name in changed.values() if name}))
@@ -125,7 +124,6 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """Return an import statement with only these names, and with the same formatting."""
     *others, last = names
     removed = statement.names[-1]
     if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:

@@ -21,7 +21,6 @@ Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 SPACES = ("whitespace", "leading_", "lines_after", "trailing_", "header", "footer", "indent", "newline")
-"""LibCST's fields with these prefixes contain white space and comments."""
 
 PUNCTUATION = frozenset(
     "comma equal dot semicolon colon lpar rpar lbracket rbracket lbrace rbrace".split()  # noqa: SIM905
@@ -122,10 +121,7 @@ class SyntaxTree:
         return next((scope for scope in around if scope is not None), None)
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
-        """Return a name that the file, or the node `within`, does not use.
-
-        If necessary, append underscores to `name`.
-        """
+        """If necessary, append underscores to `name`."""
         nodes = self.nodes if within is None else sorted_nodes(within)
         used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
         while name.rpartition(".")[2] in used:
@@ -204,7 +200,7 @@ def _fields(kind: type[cst.CSTNode]) -> list[str]:
 
 
 def _on_one_line(code: str) -> str:
-    """Return code without comments and line breaks. Line breaks in strings are kept."""
+    """Line breaks in strings are kept."""
     if "\n" not in code and "\r" not in code and "#" not in code:
         return code
     parts: list[str] = []

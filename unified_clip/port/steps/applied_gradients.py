@@ -30,7 +30,6 @@ class AppliedGradients:
         return self._are_pairs(arguments[0])
 
     def _are_pairs(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a list of all (gradient, variable) tuples."""
         match node:
             case cst.Name():
                 return self._all_values(node, self._are_pairs)
@@ -74,7 +73,6 @@ class AppliedGradients:
         return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Return whether the file changes the list in a variable in place."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
             is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS

@@ -12,7 +12,6 @@ STATIC = re.compile(
     r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
     r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
 )
-"""Matches names that build or run static programs."""
 
 DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 
@@ -20,7 +19,7 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 def is_static(module: Module) -> bool:
     """Return whether a file builds static programs.
 
-    A file also builds static programs if it uses paddle.fluid without dygraph.
+    In paddle.fluid, programs are static unless the file uses dygraph.
     """
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)

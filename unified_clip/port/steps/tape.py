@@ -69,7 +69,6 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the range of lines that contains a node, or None."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
@@ -87,10 +86,8 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a range from each call that computes gradients to the next call that applies gradients.
-
-        If calls of these two kinds do not alternate, yield a single range without a step.
-        """
+        """If calls that compute gradients and calls that apply gradients do not alternate, yield one range for all
+        calls."""
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):
@@ -144,7 +141,6 @@ class TapeSteps:
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _check_surroundings(self, calls: Sequence[cst.Call]) -> None:
-        """Raise an error for scaled losses, persistent tapes, and gradients that processes exchange."""
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError(
                 "The loss is scaled. In PyTorch, call scaler.unscale_(optimizer) of torch.amp.GradScaler before the "
@@ -217,7 +213,6 @@ class TapeSteps:
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Raise an error if an optimizer is not a variable or attribute, or if the step assigns the optimizer."""
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
         lines = range(self._module.position(source)[0], self._module.end(apply) + 1)

@@ -51,7 +51,6 @@ NEEDED = {
     "keras": "h5py, which comes with TensorFlow, is needed to read the file",
     "function": "A module that the function needs is missing",
 }
-"""{kind of file: first sentence of the error about a missing module}."""
 
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
@@ -76,15 +75,15 @@ def read(
 ) -> dict[str, Gradient]:
     """Return {name: gradient} for a file, in the order of the file.
 
-    Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
-    returned only if `only` contains its full name.
+    Gradients of TensorFlow and Keras are sorted by name. The result contains no booleans, integers and text. An int64
+    tensor is returned only if `only` contains its full name.
 
     The arrays are contiguous, read-only `np.memmap`s, which can be unaligned. Empty arrays are plain NumPy arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
-    scratch: A directory for tensors that cannot be mapped inside the file. Keep the directory as long as you use the
-        gradients.
-    only: Patterns of names, as for `fnmatch`. If `only` is empty, all gradients are read.
+    scratch: A directory for copies of tensors that `np.memmap` cannot map from the file. Keep the directory as long as
+        you use the gradients.
+    only: Names of gradients, or patterns for `fnmatch` such as "encoder.*". If `only` is empty, all gradients are read.
     pythons: The path of the Python interpreter for each framework of a suite. Pass None for a file that belongs to no
         suite.
 
@@ -115,8 +114,8 @@ def call(
 ) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name.
 
-    The function runs in another process, on the CPU. The tensors can be of any framework. Booleans and integers are
-    left out.
+    The function runs in another process, on the CPU. The tensors can be of any framework. The result contains no
+    booleans and no integers.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors. Keep the directory as long as you use the gradients.
@@ -178,11 +177,11 @@ def _kind(path: Path) -> tuple[Path, str]:
 def _convert(
     kind: str, source: str, scratch: Path, python: str, setting: str, only: Sequence[str] = ()
 ) -> dict[str, Gradient]:
-    """Convert a file, or the result of a function, in another process. Return the gradients by name.
+    """Return the gradients by name.
 
     kind: A key of `NEEDED`.
     source: The path of the file, or FILE:FUNCTION for the kind "function".
-    setting: The last sentence of the error about a missing package. The sentence advises to set another interpreter.
+    setting: Advice to set another interpreter. The error about a missing package ends with this sentence.
     """
     timeout = seconds()
     out = Path(tempfile.mkdtemp(dir=scratch))

@@ -275,10 +275,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """Return the function, or any other object, that a Python file defines under a name.
-
-    If the file cannot be imported, raise UnreadableError. If a package is missing, raise ModuleNotFoundError.
-    """
+    """If the file cannot be imported, raise UnreadableError. If a package is missing, raise ModuleNotFoundError."""
     try:
         return function_in(path, name)
     except ModuleNotFoundError:

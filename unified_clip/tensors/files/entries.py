@@ -19,7 +19,6 @@ NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 
 
 OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
-"""The error numbers for too little memory or disk space."""
 
 
 class Item(NamedTuple):
@@ -39,7 +38,6 @@ class Item(NamedTuple):
 
 
 def describe_failure(error: Exception) -> str:
-    """Return the text of an error about a file that cannot be read, with a remedy."""
     if isinstance(error, PermissionError):
         return "no permission to read the file. Change its permissions, such as with chmod u+r FILE"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUT_OF_SPACE):

@@ -30,7 +30,7 @@ ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this number of bytes."""
 
 SMALL = 1 << 25
-"""Files of at least this number of bytes are mapped. Smaller files are read at once."""
+"""Files of at least this number of bytes are mapped."""
 
 
 def open_map(path: Path) -> Raw:

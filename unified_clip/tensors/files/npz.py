@@ -18,14 +18,15 @@ from .entries import Item
 from .memmap import Raw, dense, open_map
 
 MAX_EXPANSION = 1032
-"""The largest number of bytes into which deflate can expand one byte."""
+"""Deflate expands one byte to at most this number of bytes."""
 
 LOCAL_HEADER = 30
 """The number of bytes in a member's header before the name. The last four bytes are the lengths of the name and of the
 extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""{version of the format: function that reads an array's header}. Newer versions exist for structured arrays."""
+"""Maps a version of the npy format to the function that reads the header. Only structured arrays need newer
+versions."""
 
 
 def items(path: Path) -> Iterator[Item]:

@@ -1,7 +1,7 @@
 """Read Paddle's `.pdparams` and `.pdopt` without Paddle, and without running code of the file.
 
 Paddle's files are pickles. A pickle calls functions by name. The reader calls a harmless function of `STAND_INS` for
-each name that `paddle.save` writes, and rejects other names and opcodes.
+each name that `paddle.save` writes. A file with any other name or opcode is rejected.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NOT_WRITTEN = (
 """Opcodes that `paddle.save` does not write. These opcodes can create objects, or reserve too much memory."""
 
 SLICED = "UnpackBigParamInfor@@"
-"""The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for tensors of more than 1
-GiB."""
+"""The key that marks a dict with sliced tensors. With a pickle protocol below 4, `paddle.save` slices tensors of more
+than 1 GiB."""
 
 
 class Dtype:
-    """A replacement for np.dtype in a pickle. NumPy's code for uint16 means bfloat16, because Paddle has no uint16."""
+    """NumPy's code for uint16 means bfloat16, because Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -81,7 +81,6 @@ class Array:
 
 
 def _value(name: str, values: Mapping[str, Any]) -> Any:
-    """Replaces `eval` in the pickle of a dense tensor. Return the value of a name."""
     if not isinstance(name, str):
         raise TypeError("the pickle evaluates code")
     return values[name]
@@ -112,7 +111,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class Whole:
-    """A replacement for the file of an unpickler. A read fails if the file has too few bytes."""
+    """A read fails if the file has too few bytes."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -128,7 +127,7 @@ class Whole:
 
 
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
-    """Return a function that checks the types of dict keys before it runs an opcode of a pickle.
+    """Return a function that checks the types of dict keys, and then calls `load`.
 
     keys: The positions of the keys on the unpickler's stack.
     """
@@ -149,8 +148,8 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and list entries passed to calls so far. The number is limited, because calls copy
-        the data."""
+        """The number of characters and list entries passed to calls so far. A limit on this number prevents a small
+        file from filling the memory."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -174,16 +173,14 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         self.file.seek(start + size)
 
     def load_reduce(self) -> None:
-        """Run an opcode that calls a function of `STAND_INS`. Raise ValueError if all calls together get more data than
-        the file contains."""
+        """Raise ValueError if all calls together get more data than the file contains."""
         self.passed += sum(len(argument) for argument in self.stack[-1] if isinstance(argument, str | list))
         if self.passed > len(self.raw):
             raise ValueError("the pickle copies the same data many times")
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Run the opcode that sets the state of the last object on the stack. If the object is a dict, the dict stays
-        unchanged."""
+        """Set the state of the last object on the stack. A dict stays unchanged."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):
             target.__setstate__(state)
@@ -217,7 +214,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
 def items(path: Path) -> Iterator[Item]:
     """Yield an `Item` for each array in a pickle file, in the order of the file.
 
-    A damaged file, a file with sliced tensors, and a file that `paddle.save` did not write raise UnreadableError.
+    Raise UnreadableError for a damaged file, for sliced tensors, and for a file that `paddle.save` did not write.
     """
     raw = open_map(path)
     try:

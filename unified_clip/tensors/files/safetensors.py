@@ -21,7 +21,7 @@ from .entries import Item
 from .memmap import Raw, dense, open_map, read_or_map
 
 LONGEST_HEADER = 100_000_000
-"""The largest size of a header in bytes that the format allows."""
+"""The largest header that the format allows, in bytes."""
 
 DTYPES = {
     **{code: name for name, code in CODES.items()},

@@ -15,7 +15,7 @@ class TensorConverter(Protocol):
         """Return a tensor of the framework in CPU memory. Raise TypeError if the framework lacks the dtype."""
 
     def sparse(self, tensor: Sparse) -> Any:
-        """Return a sparse tensor of the framework. Rows with the same index stay separate.
+        """Return a sparse tensor of the framework. Rows with the same index are not summed.
 
         NumPy and MLX have no sparse tensors, so the default method returns a dense tensor.
         """

@@ -1,5 +1,3 @@
-"""Find parameters whose initial values or order of axes differ from the file of --weights."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -16,7 +14,8 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
 
 FAR = 10
-"""The initial weights differ if the misfit of an update is at least FAR times the largest known misfit."""
+"""A misfit is the distance of an update from `Bounds`. A parameter had other initial weights if its misfit is at least
+FAR times the largest misfit of the other parameters."""
 
 
 class FirstMoves(NamedTuple):
@@ -32,15 +31,15 @@ class FirstMoves(NamedTuple):
     """The rounding error of the stored parameter."""
 
     to_zero: Float64s
-    """The move that would make each weight 0. Weight decay makes a small part of this move."""
+    """The move that would bring the weight of each element to 0. Weight decay adds a small fraction of this move."""
 
 
 class Bounds:
     """Bounds for the first update of an optimizer.
 
-    SGD, Adam and similar optimizers move an element with a larger gradient at least as far as an element with a smaller
-    gradient. The moves grow at most in proportion to the gradients. So the known updates of some elements give bounds
-    for all other elements.
+    For SGD, Adam and similar optimizers, an element with a larger gradient never moves less than an element with a
+    smaller gradient. If one gradient is twice as large as another gradient, its element moves at most twice as far. So
+    each known update gives bounds for the updates of elements with other gradients.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:
@@ -66,7 +65,8 @@ class Bounds:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstMoves) -> Float64s:
-        """Return the distance of each element's update from the bounds.
+        """For each element, return the distance between the update and the nearest bound, or 0 for an update between
+        the bounds.
 
         If an update is below the bounds, the distance is negative.
         """
@@ -79,11 +79,8 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
-    """Return whether weight decay can explain all misfits of a parameter.
-
-    Weight decay moves each weight towards 0. One or two misfits are not enough, because they can have this direction by
-    chance.
-    """
+    """Weight decay moves each weight towards 0. One or two misfits are not enough, because they can have this direction
+    by chance."""
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
         parts = misfits[wrong] / parameter.to_zero[wrong]
@@ -150,8 +147,8 @@ class InitialWeights:
         """Return how the axes of each weight are ordered, as {old name: "same", "transposed", "permuted" or
         "reshaped"}.
 
-        "transposed" is the usual order of axes in another framework, and "permuted" is any other order. "reshaped" is
-        another shape with the same order of elements.
+        "transposed" means the usual order of axes in the other framework. "permuted" means any order that is not usual.
+        "reshaped" means that the shapes differ, and the flattened weights are the same.
         """
         orders = {}
         for name, other in self._pairing.names.items():
@@ -170,11 +167,6 @@ class InitialWeights:
 
 
 def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
-    """Compare the order of axes of two weights, and return "same", "transposed" or "permuted".
-
-    old, new: The shapes of the weights.
-    can: The result of `convertible`.
-    """
     kept = [axis for axis, length in enumerate(new) if length != 1]
     order = tuple(kept.index(axis) for axis in axes if axis in kept)
     own, *others = axis_orders(new)

@@ -1,5 +1,3 @@
-"""Find weight decay that one training step adds to its gradients before the clip."""
-
 from __future__ import annotations
 
 import math

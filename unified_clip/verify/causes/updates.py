@@ -42,10 +42,7 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return the cause if the updates differ and the clipped gradients agree.
-
-    Return None if the recorded steps of optimizers differ, because `clips` already contains this cause.
-    """
+    """Return the cause if the updates differ and the clipped gradients agree."""
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
     ignored = pairing.without_gradient(recordings)
