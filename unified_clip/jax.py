@@ -57,10 +57,11 @@ def clip_grad_norm_(
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
             if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. A dict maps patterns of names to any of these values.
+            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. True means that each process
-            computes the number from the full shapes of its own gradients.
+            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
+            the expected number from the full shapes of its own gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -143,10 +144,11 @@ def get_total_norm(
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
             if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. A dict maps patterns of names to any of these values.
+            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. True means that each process
-            computes the number from the full shapes of its own gradients.
+            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
+            the expected number from the full shapes of its own gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -231,10 +233,11 @@ def clip_by_global_norm(
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
             if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. A dict maps patterns of names to any of these values.
+            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. True means that each process
-            computes the number from the full shapes of its own gradients.
+            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
+            the expected number from the full shapes of its own gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -356,10 +359,11 @@ def global_norm(
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
             if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. A dict maps patterns of names to any of these values.
+            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. True means that each process
-            computes the number from the full shapes of its own gradients.
+            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
+            the expected number from the full shapes of its own gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -533,10 +537,11 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
             if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
             'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. A dict maps patterns of names to any of these values.
+            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
-            together own more or fewer elements than this number, ValueError is raised. True means that each process
-            computes the number from the full shapes of its own gradients.
+            together own more or fewer elements than this number, ValueError is raised. With True, each process computes
+            the expected number from the full shapes of its own gradients.
         check_replicas: In eager calls with several processes, compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 

@@ -49,13 +49,14 @@ def clip_grad_norm_(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
-            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
-            means that no two ranks have the same element. A function gets a parameter, and returns whether this rank
-            owns the gradient of the parameter. A dict maps patterns of names to any of these values.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
+            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
+            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
+            pattern of names, and each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
-            own gradients.
+            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
+            its own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -137,13 +138,14 @@ def get_total_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
-            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
-            means that no two ranks have the same element. A function gets a gradient, and returns whether this rank
-            owns the gradient. A dict maps patterns of names to any of these values.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
+            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
+            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
+            each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
-            own gradients.
+            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
+            its own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -225,13 +227,14 @@ def clip_by_global_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
-            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
-            means that no two ranks have the same element. A function gets a gradient, and returns whether this rank
-            owns the gradient. A dict maps patterns of names to any of these values.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
+            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
+            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
+            each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
-            own gradients.
+            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
+            its own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -344,13 +347,14 @@ def global_norm(
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
-            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
-            means that no two ranks have the same element. A function gets a gradient, and returns whether this rank
-            owns the gradient. A dict maps patterns of names to any of these values.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
+            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
+            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
+            each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
-            own gradients.
+            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
+            its own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -529,13 +533,14 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass a value if
-            placements do not show which rank owns an element. 'replicated' means that every rank has a copy. 'distinct'
-            means that no two ranks have the same element. A function gets a parameter, and returns whether this rank
-            owns the gradient of the parameter. A dict maps patterns of names to any of these values.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
+            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
+            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
+            parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
+            pattern of names, and each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
-            this number, ValueError is raised. True means that each rank computes the number from the full shapes of its
-            own gradients.
+            this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
+            its own gradients.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
