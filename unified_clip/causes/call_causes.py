@@ -208,7 +208,6 @@ def signs(call: Observation) -> Cause | None:
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
-    """Compare two arrays up to a few roundings to `dtype`. For the dtype float64, the roundings are to float32."""
     rtol = max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
     return np.allclose(result, right, rtol=rtol, atol=0.0, equal_nan=True)
 

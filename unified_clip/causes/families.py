@@ -123,7 +123,7 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of distinct lists of gradients. Lists with the same total norm count as one list."""
+    """Lists with the same total norm count as one list."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 

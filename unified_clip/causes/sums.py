@@ -26,10 +26,7 @@ MIN_ELEMENTS = 4
 
 
 def rounding_noise(elements: int) -> float:
-    """Estimate the largest relative error of a float32 norm over this number of elements.
-
-    The estimate is proportional to the square root of `elements`, as for a random walk.
-    """
+    """Estimate the largest relative error of a float32 norm over this number of elements."""
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 
@@ -173,7 +170,6 @@ def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> d
     """Return {way: flag} for each way in WAYS that explains the results.
 
     The flag is True if only a sum of squares in `dtype` explains the results.
-    numbers: The indices of the gradients with a common norm.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

@@ -145,7 +145,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ConfigError: The clip settings of the optimizer are not supported. Examples are a custom clip class, and
                 different clips for groups of parameters.
 
-        Source: unified_clip; docs/formats.md has an example. The result has notes for you in `provenance.notes`.
+        Source: unified_clip. An example is in docs/formats.md. The result has notes for you in `provenance.notes`.
         """
         return cls(**from_optimizer.data(optimizer))
 

@@ -336,9 +336,6 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number, or a function for a number that is still on a device. The function looks up the number
-        later.
-        """
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
         if path.on_host:

@@ -45,7 +45,7 @@ class Document:
     """Keys that occur twice in this file. The field `data` has the last value of each of these keys."""
 
     layers: tuple[Layer, ...] = ()
-    """The merged files, in the order of the merge. Later files replace keys of earlier files."""
+    """Later files replace keys of earlier files."""
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -170,7 +170,7 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the size of a node, in characters plus values. Each use of an alias adds the size of the alias's value.
+    """Return the size of a node, in characters plus values.
 
     sizes: The sizes of visited nodes, by `id`. None marks a node whose size is not computed yet. An alias to such a
         node is recursive.

@@ -1,4 +1,4 @@
-"""Training engines, such as DeepSpeed, that clip in place of the training code."""
+"""Training engines, such as DeepSpeed, that restrict clipping in training code."""
 
 from __future__ import annotations
 

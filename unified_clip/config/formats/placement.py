@@ -27,7 +27,7 @@ LOOKALIKE = re.compile(
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
     r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
-"""A pattern for keys that look like clip keys. Names are compared in lower case and without punctuation."""
+"""Names are compared in lower case and without punctuation."""
 
 NUMBERS = re.compile(
     r".+ grad(ient)?norm"
@@ -45,9 +45,6 @@ BY_CODE = (
 """Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""The minimum similarity between a misspelt key and a clip key, and the minimum length of a misspelt key. difflib
-computes the similarity.
-"""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """Keys are compared in lower case and without punctuation."""

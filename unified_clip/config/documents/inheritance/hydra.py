@@ -52,8 +52,9 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Find the main configurations with a choice between files such as `path`. Each main configuration is composed with
-    this choice. For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
+    """Return each main configuration with an entry for the folder of the file at `path`. Each main configuration is
+    composed with the choice of this file. For example, a main configuration with `experiment: null` can choose
+    `experiment/large.yaml`.
     """
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:

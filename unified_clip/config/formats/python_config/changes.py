@@ -31,7 +31,7 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
-    """Return (name, statement) for each statement with an unknown effect on clipping. The name is an entry of `ROOTS`.
+    """Return (name, statement) for each statement with an unknown effect on clipping.
 
     understood: Statements with a known effect. These statements are skipped.
     """

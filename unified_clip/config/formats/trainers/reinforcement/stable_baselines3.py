@@ -121,5 +121,4 @@ class StableBaselines3(Format):
 
 
 def _is_run(document: Document) -> bool:
-    """The RL Zoo saves the arguments of a run at the top level of a file."""
     return document.shows("policy") and document.shows("n_timesteps")

@@ -12,7 +12,6 @@ KEY = "gradient_clipping"
 ARGUMENT = ("optimizer", "params", "max_grad_norm")
 
 CLIPS_BY_DEFAULT = Version("0.19.3")
-"""The first version in which DeepSpeed clips by default."""
 
 SKIPS = "DeepSpeed skips steps whose norm is not finite"
 FP16 = f"With fp16, {SKIPS}."
