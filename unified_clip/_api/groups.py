@@ -20,7 +20,7 @@ Nonfinite = Literal["family", "raise", "skip", "zero"]
 """The action if a norm is NaN or infinite.
 
 "family" applies the formula of the configuration's family. "raise" raises NonFiniteNormError. "skip" changes no
-gradient, and the caller skips the step. "zero" sets all results to 0.
+gradient, and the caller sets all gradients to None. "zero" sets all results to 0.
 """
 
 IN_GRAPHS = {

@@ -207,8 +207,7 @@ class Shards(Protocol):
         All ranks have to call this method.
 
         measure: A function that returns the sums over local tensors.
-        must_match: Values that each rank sends. Every rank must send the same values. The all-reduce of the norm
-        compares the values.
+        must_match: Values that every rank must send with equal content. The all-reduce of the norm compares the values.
         is_first: Whether this is the first norm of the call.
 
         ValueError: another rank sent an error, ranks differ in a value of `must_match`, or the norm cannot be computed.

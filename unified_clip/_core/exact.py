@@ -2,8 +2,7 @@
 
 Kernels return sums as integers in units of 2**-UNIT, with an error bound for each sum. Sums of these integers over
 blocks, tensors, threads or ranks are exact. The method `root` rounds both ends of the error interval. If the two
-rounded roots are equal, this number is the correctly rounded norm (Ziv's test). Otherwise, the caller computes the
-exact sum.
+rounded numbers are equal, the norm is correctly rounded (Ziv's test). Otherwise, the caller computes the exact sum.
 """
 
 from __future__ import annotations

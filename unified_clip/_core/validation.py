@@ -205,7 +205,6 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
 
 
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
-    """Raise ValueError if the bounds exclude 0, because a sparse gradient does not store its zeros."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
         raise ValueError(
             f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers as bounds, or make the gradient dense"

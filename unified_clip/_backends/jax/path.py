@@ -72,9 +72,7 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether the p-norm is correctly rounded by an exact sum. On one device, compiling an exact sum would
-        take too long.
-        """
+        """On one device, compiling an exact sum would take too long."""
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (
             jax.device_count() > 1

@@ -29,7 +29,9 @@ class JaxGroup(ProcessGroup):
 
 
 Job = tuple[Any, int]
-"""The device client of JAX, and the rank of this process."""
+"""The device client of JAX, and the rank of this process. A new initialization of `jax.distributed` changes both
+values.
+"""
 
 
 def _job() -> Job:

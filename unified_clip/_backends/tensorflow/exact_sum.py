@@ -38,7 +38,7 @@ def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor
     """Return a number whose p-th root rounds to the correct norm. The number is close to the exact sum of |g|**p. p is
     1 or 2.
 
-    total: The float64 sum.
+    total: The float64 sum. The derivatives of the result are the derivatives of `total`.
     additions: An upper bound on the number of additions that an element takes part in.
     """
     fixed = tf.stop_gradient(total)

@@ -204,9 +204,6 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 
 
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether single-tensor operations must replace the operations on lists. The reason can be a recorded
-    derivative, a transformation, or a tensor from inference mode.
-    """
     if torch.compiler.is_compiling():
         return differentiable
     recorded = records_derivatives(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *extra_inputs))

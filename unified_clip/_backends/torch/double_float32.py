@@ -42,7 +42,7 @@ NARROW = (*HALF, torch.float32)
 LARGEST = torch.finfo(torch.float32).max
 
 CHUNK = 2**23
-"""The approximate number of elements in one sum. The limit saves memory."""
+"""The approximate number of elements in one sum."""
 
 EXPONENT = 0x7F800000
 

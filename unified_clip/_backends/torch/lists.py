@@ -1,5 +1,4 @@
-"""Norms and products of tensor lists. The code uses PyTorch's operations on lists. The number of operations does not
-depend on the number of tensors.
+"""Norms and products of tensor lists. The number of operations does not depend on the number of tensors.
 
 The functions record no derivatives, and do not support `vmap`. All tensors are dense, real and not empty. A scalar is
 one number for all tensors, or a vector with a number for each tensor.
@@ -48,9 +47,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Allocate all memory before the first write. An allocation error after the first write would leave some tensors
-    clipped and other tensors unclipped.
-    """
+    """Allocate all memory before the first write."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []

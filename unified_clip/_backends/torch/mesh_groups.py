@@ -16,9 +16,7 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 
 
 class MeshGroups:
-    """The process groups of several mesh dimensions. A reduction over these dimensions consists of one all-reduce for
-    each group.
-    """
+    """The process groups of several mesh dimensions."""
 
     def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
         self._groups, self.ranks = [weakref.ref(group) for group in groups], ranks

@@ -349,7 +349,7 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Return the writes of `change`. If `keep` is false, the last writes set all tensors to zero."""
+        """If `keep` is false, the last writes set all tensors to zero."""
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
         drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}

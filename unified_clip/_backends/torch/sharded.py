@@ -241,9 +241,7 @@ class TorchShards(DistributedGradients):
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the indices of the `Partial` gradients that the process group can sum. If a rank has partial sums of a
-        gradient, the process group must contain this rank.
-        """
+        """Return the indices of the `Partial` gradients that the process group can sum."""
         waiting = {}
         for index in sorted(self._partial.intersection(indices)):
             gradient = self._gradients[index]
@@ -337,9 +335,7 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return whether the process group can be inferred from the placements. Return False for lists of gradients. If
-        a rank lacks a gradient, the rank cannot read its placements.
-        """
+        """Return False for lists of gradients. If a rank lacks a gradient, the rank cannot read its placements."""
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
         has_parameters = all(leaf.parameter is not leaf.tensor for leaf in self._leaves)

@@ -1,5 +1,4 @@
-"""The kernels that compute exact sums. A kernel then rounds the norm by the exact sum. A sum is an integer in windows
-of 24 bits.
+"""The kernels that compute exact sums. A sum is an integer in windows of 24 bits.
 
 A floating-point number is an integer significand times a power of two. Exponents are relative to half of the smallest
 positive number in the norm's dtype. So the windows can represent every |g|**p, and every midpoint between two
