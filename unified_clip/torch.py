@@ -49,10 +49,10 @@ def clip_grad_norm_(
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
-            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
-            pattern of names, and each value is 'replicated', 'distinct' or a function.
+            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
+            copy. 'distinct' means that no two ranks have the same element. A function gets a parameter, and returns
+            whether this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each
+            value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -138,10 +138,10 @@ def get_total_norm(
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
-            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
-            each value is 'replicated', 'distinct' or a function.
+            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
+            copy. 'distinct' means that no two ranks have the same element. A function gets a gradient, and returns
+            whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value is
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -227,10 +227,10 @@ def clip_by_global_norm(
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
-            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
-            each value is 'replicated', 'distinct' or a function.
+            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
+            copy. 'distinct' means that no two ranks have the same element. A function gets a gradient, and returns
+            whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value is
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -347,10 +347,10 @@ def global_norm(
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
-            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
-            each value is 'replicated', 'distinct' or a function.
+            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
+            copy. 'distinct' means that no two ranks have the same element. A function gets a gradient, and returns
+            whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value is
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -521,10 +521,10 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements of the tensors do not show the owner rank, pass one of the following values. 'replicated' means
-            that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
-            pattern of names, and each value is 'replicated', 'distinct' or a function.
+            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
+            copy. 'distinct' means that no two ranks have the same element. A function gets a parameter, and returns
+            whether this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each
+            value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
