@@ -33,7 +33,7 @@ def test_a_file_that_leaves_the_clip_to_the_trainer_is_the_same(check: Check, va
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"zero_optimization": {}}', "does not set gradient_clipping. Then max_grad_norm is ignored"),
+        ('{"zero_optimization": {}}', "does not set gradient_clipping. DeepSpeed then ignores max_grad_norm"),
         ('{"gradient_clipping": 0.5}', "Trainer rejects 0.5, because max_grad_norm is 1.0"),
         ('{"gradient_clipping": ', "this is not JSON"),
     ],
