@@ -60,7 +60,7 @@ class ClipSite:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """If the file has no clips, `before` and `after` can be empty."""
+    """The fields `before` and `after` can be empty if the file has no clips."""
 
     path: Path
     before: bytes

@@ -70,7 +70,7 @@ class Script:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The gradients are None if the training step yields only parameters."""
+    """The field `gradients` is None if the training step yields only parameters."""
 
     parameters: Mapping[str, Dense]
     gradients: Mapping[str, Dense] | None

@@ -35,8 +35,8 @@ class BoundValue:
     """The expression of the value, or None if there is no expression, as for a parameter or a function."""
 
     path: Sequence[int | None] = ()
-    """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. A
-    loop adds the index None."""
+    """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. In
+    a loop, the first index is None."""
 
     node: cst.CSTNode | None = None
     """The node that binds the value, such as an assignment or a loop. For a parameter, this field is None."""

@@ -46,7 +46,7 @@ than 1 GiB."""
 
 
 class Dtype:
-    """NumPy's code for uint16 means bfloat16, because Paddle has no uint16."""
+    """In Paddle's pickles, the code of uint16 means bfloat16, because Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
