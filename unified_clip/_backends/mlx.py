@@ -149,7 +149,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """MLX's function is not used, because it computes in float32 on a CPU."""
+        """The scalar must be between 0 and pi / 2. On a CPU, `mx.cos` computes in float32."""
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -269,7 +269,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """On a CPU, `mx.cos` computes in float32."""
+    """On a CPU, `mx.exp` computes in float32."""
     return mx.power(math.e, numbers)
 
 

@@ -100,7 +100,7 @@ class Path(Protocol):
         """Return the p-norm over all tensors, rounded to `norm_dtype`. The result is a float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor. Return None if each tensor needs a separate path."""
+        """Return the p-norm of each tensor. Return None if one path cannot measure all tensors per tensor."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the path's only tensor.
@@ -114,7 +114,9 @@ class Path(Protocol):
         """Return g * coef as new tensors. If the coefficient is 1, return `unchanged()`."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Prepare the writes of g * coef. Return an empty list if `coef` is known to be 1."""
+        """Return functions that multiply the tensors by `coef` in place, without calling the functions. Return an empty
+        list if `coef` is known to be 1.
+        """
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Return whether any lower bound is above its upper bound. Return None in a graph, where the bounds are
