@@ -215,7 +215,7 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether `evaluate` raises the error for traced values. MLX has no function that detects traced values."""
+    """MLX has no function that detects traced values."""
     try:
         evaluate(values)
     except ValueError as error:

@@ -77,10 +77,7 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """If the framework cannot clip a gradient, return the reason and the remedy.
-
-        The caller puts the text after words such as "position 3 is".
-        """
+        """If the framework cannot clip a gradient, return the reason and the remedy."""
         return None
 
     def check_hook(self, gradient: Any) -> None:
@@ -276,8 +273,6 @@ class Variables(ABC):
 
 
 class Pytree(ABC):
-    """Methods for frameworks that have custom containers, such as JAX's custom pytree nodes."""
-
     @abstractmethod
     def children(self, node: Any) -> dict[str, Any] | None:
         """Return the children of a custom container by name. Return None for leaves, lists, tuples and dicts."""

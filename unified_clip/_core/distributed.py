@@ -126,10 +126,7 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return whether every name that matches `narrower` also matches `pattern`.
-
-    Return False if a pattern contains a wildcard other than `*`.
-    """
+    """Return False if a pattern contains a wildcard other than `*`."""
     if pattern == narrower:
         return True
     if any(mark in pattern + narrower for mark in "?["):

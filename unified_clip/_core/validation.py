@@ -31,9 +31,6 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
-    """Return a threshold as a float if possible. Return a tensor if the threshold is traced or its derivative is
-    recorded.
-    """
     number, scalar = _number(backend, value, name, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
         raise ValueError(f"{name} is {number}. Pass 0 or more (inf clips nothing)")

@@ -48,9 +48,6 @@ def _is_supported(tensor: Tensor) -> bool:
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
     """Define the primitive. Return a function that applies the primitive. Callers have to use the function under
     `jax.enable_x64(True)`.
-
-    by_operations: A function that computes the norm with JAX's operations. Derivatives, `jax.export` and platforms
-    without compiled kernels use this function.
     """
     primitive = Primitive(TARGET)
 

@@ -31,9 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path for sharded arrays. Each process reads its own shards. If several devices have copies of a shard,
-    only one copy is part of the norm.
-    """
+    """If several devices have copies of a shard, only one copy is part of the norm."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)

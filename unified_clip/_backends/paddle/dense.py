@@ -150,16 +150,11 @@ def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether at least one tensor needs a derivative. In a static program, return whether the program can
-    compute the derivative of at least one tensor.
-    """
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether at least one tensor records derivatives in dynamic mode. Paddle's operations on lists have second
-    derivatives for all tensors or for none.
-    """
+    """Paddle's operations on lists have second derivatives for all tensors or for none."""
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 

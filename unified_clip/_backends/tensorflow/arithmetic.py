@@ -139,7 +139,6 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Convert tensors to real float64 tensors. The conversion does not change the sum of |x|**p."""
     if not tensor.dtype.is_complex:
         return [tf.cast(tensor, tf.float64)]
     if p == 2:

@@ -211,10 +211,7 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists can write all tensors. Return False if two tensors overlap in memory.
-
-    The loop calls few functions, because it runs for every gradient of every step.
-    """
+    """The loop calls few functions, because it runs for every gradient of every step."""
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:
         if not (

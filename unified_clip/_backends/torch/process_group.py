@@ -84,7 +84,6 @@ class TorchGroup(ProcessGroup):
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
     ) -> ranks.Counted:
-        """Return the table of the tensors."""
         from .gpu.ranks import Counted
         from .gpu.table import Table
 

@@ -46,9 +46,7 @@ def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.conste
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Shift integers of at most 56 bits to the left by `places`. Return the bits of one window (24 bits) for each
-    integer.
-    """
+    """Shift integers of at most 56 bits to the left by `places`."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)

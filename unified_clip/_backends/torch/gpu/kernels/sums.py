@@ -1,6 +1,4 @@
-"""The kernels for sums and norms. One kernel computes the sum of each chunk, and another kernel computes the norm. The
-error of each sum is bounded.
-"""
+"""The kernels for sums and norms. The error of each sum is bounded."""
 
 from __future__ import annotations
 
