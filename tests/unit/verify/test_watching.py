@@ -360,7 +360,7 @@ OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.
 def test_rounding_is_reported_with_the_name_of_the_function(tmp_path: Path) -> None:
     assert compare_calls(tmp_path, OFF, {}) == ["rounding"]
     (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
-    assert "for the rounding of framework.clip of old.jsonl. To allow it" in finding.sentence
+    assert "the rounding of framework.clip of old.jsonl. To allow this difference" in finding.sentence
 
 
 def test_a_wrong_coefficient_of_unified_clip_is_no_rounding(tmp_path: Path) -> None:
