@@ -1,4 +1,4 @@
-"""The host path for gradients that the compiled kernels have collected in one pass."""
+"""Clip on the host path, after the compiled kernels have collected all gradients in one pass."""
 
 from __future__ import annotations
 

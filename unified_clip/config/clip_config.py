@@ -44,8 +44,7 @@ class ClipConfig(OutcomeProperties, Settings):
             "skip" (make no step) or "zero" (set gradients to 0).
         include, exclude: Patterns of parameter names, such as "*.bias". A gradient is clipped if its name matches
             `include` and does not match `exclude`. All other gradients stay unchanged, and are not part of the norm.
-        groups: A table for each group of parameters. The table has a name, patterns, and the settings that differ from
-            the settings of the configuration.
+        groups: A table for each group of parameters. It has a name, patterns, and the settings of the group.
 
     Raises:
         ConfigError: A key or value is wrong. The message names the key, and describes the remedy.
@@ -209,12 +208,10 @@ class ClipConfig(OutcomeProperties, Settings):
             name: "name" or "name@version" of the format.
             version: The version of the trainer. Default: the version in `name`, or the newest supported version.
             nearest: If the format does not support the family or the eps, export the rule with the family and the eps
-                of the format. In this case, a ClipWarning reports how much the coefficients of the exported file differ
-                from the coefficients of this configuration.
+                of the format. A ClipWarning then reports how much the coefficients differ.
 
         Raises:
-            NotRepresentableError: The format does not support a setting. The message names the setting, and describes
-                the remedy.
+            NotRepresentableError: The format does not support a setting. The message names the setting and a remedy.
             ConfigError: The format is unknown, or the version is invalid.
 
         Example:
@@ -243,14 +240,12 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             names: A model, its `named_parameters()`, a dict from names to parameters, or an ordered list of names.
-            details: Also measure the norm of each gradient, for `last.parameters`. With `details`, every gradient is
-                read twice.
+            details: Also measure the norm of each gradient, for `last.parameters`. This reads every gradient twice.
             process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of the
                 shards (see docs/distributed.md). Every rank of the process group must clip.
 
         Raises:
-            TypeError: `names` has an unsupported type. The configuration has patterns, but a gradient of a clip has no
-                name.
+            TypeError: `names` has an unsupported type. The configuration has patterns, but a gradient has no name.
 
         Example:
             >>> import numpy as np
@@ -351,9 +346,8 @@ class ClipConfig(OutcomeProperties, Settings):
             handle is also a context manager.
 
         Raises:
-            TypeError: The optimizer is neither from PyTorch nor from Keras. The optimizer has no hooks. The optimizer
-                is a wrapper around other optimizers. The version of Keras is not supported. You pass a Keras optimizer
-                with an argument for PyTorch, such as `process_group`.
+            TypeError: The optimizer is not from PyTorch or Keras, has no hooks, or wraps other optimizers. The version
+                of Keras is not supported. A Keras optimizer gets an argument for PyTorch, such as `process_group`.
             ValueError: A configuration is already attached, or the optimizer clips by itself. The configuration has
                 patterns, but a parameter has no name.
             RuntimeError: FSDP1 shards the parameters, but `ownership` is missing.
@@ -383,10 +377,9 @@ class ClipConfig(OutcomeProperties, Settings):
                 `names`. Without `names`, patterns are compared with Paddle's names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: `names` has an unsupported type, or has parameters of another framework. The threshold is not
-                constant, and the program is static. nonfinite is "raise" or "skip", and the program is static.
-            ValueError: A parameter is not in `names`, but a pattern or the rule adagc needs the name of this parameter.
-                A clip raises this error.
+            TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
+                threshold is not constant, or nonfinite is "raise" or "skip".
+            ValueError: In a clip: a pattern or the rule adagc needs the name of a parameter that is not in `names`.
             RuntimeError: The optimizer has parameter groups. `adaptive` is set, or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)

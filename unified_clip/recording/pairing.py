@@ -339,7 +339,7 @@ def orders_of(pair: CallPair) -> dict[str, str]:
 
     A result is "same", "transposed", "reshaped", "rearranged" or "other". The result "rearranged" means that the
     weights have the same elements in a different order. The result "other" means that no relation was found. The dict
-    contains only weights with fingerprints, and with the same lengths of axes in both runs.
+    contains only weights that have fingerprints. In both runs, the weight must have the same lengths of axes.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():

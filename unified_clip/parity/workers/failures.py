@@ -10,10 +10,10 @@ from ..outcome import OUT_OF_MEMORY, Failure
 from .worker_files import WorkItem
 
 MAX_FAILURES = 4
-"""After this number of failures, a function is not called again in the same mode.
+"""After this number of failures, a function is not called again in the same mode."""
 
-After this number of consecutive functions that fail, all remaining cases of the framework are skipped.
-"""
+MAX_FAILED_FUNCTIONS = 4
+"""If this number of functions fail one after the other, without a result in between, no further case runs."""
 
 FAILURE_WEIGHTS = {"timed out": 2}
 """{kind of failure: weight}. All other kinds have the weight 1."""
@@ -50,9 +50,10 @@ class WorkerFailures:
         function = _function(item)
         if self._counts[function] >= MAX_FAILURES:
             return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
-        if len(self._in_a_row) >= MAX_FAILURES:
+        if len(self._in_a_row) >= MAX_FAILED_FUNCTIONS:
             *_, last = self._in_a_row.values()
-            return f"because {MAX_FAILURES} functions failed one after the other, the last one as follows: {last}"
+            functions = f"{MAX_FAILED_FUNCTIONS} functions failed one after the other"
+            return f"because {functions}, the last one as follows: {last}"
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:

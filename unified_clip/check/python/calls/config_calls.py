@@ -1,4 +1,4 @@
-"""Find calls of a `ClipConfig` that miss some gradients or some steps."""
+"""Find calls of a `ClipConfig` that leave some gradients or some steps unclipped."""
 
 from __future__ import annotations
 

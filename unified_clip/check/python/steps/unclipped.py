@@ -63,7 +63,7 @@ class _Steps:
     def _clip_of_optimizer(self, owner: str) -> int:
         """Return the line where a clip is attached or passed to an optimizer, or 0.
 
-        A clip that is attached to the variable `opt` also belongs to an attribute `opt`, as in `state.opt`.
+        If a clip is attached to the variable `opt`, the attribute `state.opt` counts as clipped, too.
         """
         last = owner.rpartition(".")[2]
         if line := self.attached.get(owner) or self.attached.get(last):
