@@ -258,8 +258,8 @@ def _lost(old: _Entry, new: _Entry) -> str:
     if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:
         return (
             f"{OTHER_BITS}, and a second call returned the same bits. So the function has changed. If the new result "
-            "is right, change the reason in the list of known differences. Or write a new baseline. "
-            f"{ADVICE}"
+            "is right, write a new baseline. Without --strict, you can change the reason in the list of known "
+            f"differences instead. {ADVICE}"
         )
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"
