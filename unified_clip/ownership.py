@@ -201,7 +201,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group. Pass this number if you call
             `parallelize_module` before FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of
-            `parallelize_module`, for example those of a normalization layer. As `process_group`, pass the group of all
+            `parallelize_module`, such as a normalization layer. As `process_group`, pass the group of all
             data-parallel and tensor-parallel ranks that together have one copy of the model.
 
     Raises:
