@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
-from ..config.documents import Key
 from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
@@ -17,11 +16,11 @@ from ..config.schema import is_off
 from . import callback_files, command_lines, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
-from .model import CheckReport, Clip, Counts, Finding
+from .model import CheckReport, Clip, Counts, Finding, Kind
 from .notebooks.cells import NOTEBOOK
 from .python import source_files, source_paths
 from .python.calls import options
-from .rules import ignoring, off, required
+from .rules import ignoring, off, required, unused_entries
 from .trainer_files import SOURCES
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
@@ -57,9 +56,9 @@ def check(
     advance(len(reports))
     file_uses = _read(files, rules, root, advance)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
-    findings, left_to_trainers = required.each(clip, rules.each, files, file_uses)
+    without_clips, left_to_trainers = required.each(rules.each, files, file_uses, root)
     judge = Judge(config, clip, file_uses.uses)
-    findings += off.not_understood(clip, rules.off, files, file_uses)
+    findings: list[Finding] = []
     ignored: list[Finding] = []
     clips: list[Clip] = []
     unverified: list[ClipUse] = []
@@ -71,15 +70,21 @@ def check(
         return finding.ignored is not None
 
     for use in file_uses.uses:
-        result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
+        result, finding = judge.judge(use, nearest=nearest or patterns.matches_use(rules.nearest, use, root))
         is_ignored = finding is not None and add(use, finding)
         unverified += [use] if is_ignored and not ignoring.shows_clip(rules.ignore, use, root) else []
         clips.append(clip_result(use, "ignored" if is_ignored else result))
-    for use in required.explicit(clip, rules.explicit, files, file_uses):
-        add(use, without_clip("unknown", use.path, use.line, use.clip, use.why_unknown, required.SET_KEY))
+    files_without_clip = (
+        (without_clips, required.CLIP_HERE),
+        (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
+        (off.not_understood(rules.off, files, file_uses, root), off.EDIT),
+    )
+    for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
+        kind: Kind = "missing" if use.unclipped else "unknown"
+        add(use, without_clip(kind, use.path, use.line, use.clip, use.why_unknown, edit))
     missing, notes = required.check(clip, rules.require, paths, files, file_uses, unverified)
     findings += missing
-    findings += _unused(clip, rules, used, files, root, paths)
+    findings += unused_entries.find(clip, rules, used, files, paths)
     return CheckReport(
         version=1,
         config=shown(clip),
@@ -124,7 +129,8 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             else:
                 file_uses.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
         elif path.suffix.lower() != NOTEBOOK and (
-            (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path)
+            (format_ := rules.formats.get(patterns.first_match(rules.formats, path, root), ""))
+            or trainer_files.may_be_configuration(path)
         ):
             uses = callback_files.with_callbacks(path, trainer_files.read(path, format_))
             uses = _with_rules(uses, rules, root)
@@ -186,8 +192,8 @@ def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
     """Apply `check.explicit` and `check.off` to the clips."""
-    uses = [replace(use, needs_key=use.by_default and _matches_any(rules.explicit, use, root)) for use in uses]
-    uses = [off.marked(use) if _matches_any(rules.off, use, root) else use for use in uses]
+    uses = [replace(use, needs_key=use.by_default and patterns.matches_use(rules.explicit, use, root)) for use in uses]
+    uses = [off.marked(use) if patterns.matches_use(rules.off, use, root) else use for use in uses]
     return [use for use in uses if use.must_be_off or not use.is_replaced]
 
 
@@ -196,16 +202,12 @@ def _with_any_nonfinite(
 ) -> Iterator[ClipUse]:
     """Yield the clips. In files that `check.nonfinite` lists, the key `nonfinite` can have any value."""
     for use in uses:
-        if not _matches_any(rules.nonfinite, use, root):
+        if not patterns.matches_use(rules.nonfinite, use, root):
             yield use
         elif use.config is not None and not is_off(use.config) and use.config.nonfinite != config.nonfinite:
             yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": config.nonfinite}))
         elif not use.changes_nonfinite:
             yield use
-
-
-def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
-    return any(patterns.matches(glob, file, root) for glob in globs for file in use.files)
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
@@ -227,7 +229,11 @@ def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
         is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
             lists = (rules.explicit, rules.nearest, rules.nonfinite, rules.off)
-            key = (*_effect_of(use, rules, root), use.clip, *(_matches_any(globs, use, root) for globs in lists))
+            key = (
+                *_effect_of(use, rules, root),
+                use.clip,
+                *(patterns.matches_use(globs, use, root) for globs in lists),
+            )
             if kept.setdefault(key, use) is not use and use.read is not None:
                 file_uses.repeats.add(os.path.realpath(use.read))
     file_uses.uses = list(kept.values())
@@ -276,41 +282,3 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     if use.config is None:
         return f"which {place} may set"
     return f"which {place} leaves at its default" if use.by_default else f"as {place} sets it"
-
-
-def _glob(rules: CheckRules, path: Path, root: Path) -> str:
-    return next((glob for glob in rules.formats if patterns.matches(glob, path, root)), "")
-
-
-def _unused(
-    clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
-) -> Iterator[Finding]:
-    """Yield a finding for each rule in the table `check` that has no effect.
-
-    If the user checks a part of `root`, examine only the entries of `check.ignore` that match a checked file. Other
-    rules might have an effect in the unchecked files.
-    """
-    is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
-    for index, rule in enumerate(rules.ignore):
-        if index not in used and (is_whole or any(patterns.matches(rule.path, file, root) for file in files)):
-            clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
-            why = f"The checked files that match {rule.path!r} have no finding{clips}."
-            edit = patterns.advice(rule.path, root, "path or its clip" if rule.clip else "path")
-            edit = edit if is_whole else f"If no other file needs the entry: {edit[0].lower()}{edit[1:]}"
-            yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, edit)
-    for name in ("each", "explicit", "nearest", "off", "nonfinite") if is_whole else ():
-        for index, glob in enumerate(getattr(rules, name)):
-            if not any(patterns.matches(glob, file, root) for file in files):
-                why = f"No checked file matches {glob!r}."
-                yield _unused_rule(clip, (name, index), f'{name} "{glob}"', why, patterns.advice(glob, root))
-    applied = {_glob(rules, file, root) for file in files}
-    for glob in rules.formats.keys() - applied if is_whole else ():
-        is_late = any(patterns.matches(glob, file, root) for file in files)
-        why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
-        edit = "Move this pattern before the earlier one, or remove this pattern."
-        edit = edit if is_late else patterns.advice(glob, root)
-        yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
-
-
-def _unused_rule(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:
-    return without_clip("unused", clip, trainer_files.line(clip, ("check", *keys)), f"check.{name}", why, edit)

@@ -13,6 +13,7 @@ from .._display import counted
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
+from ..config.formats import FORMATS
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
 from . import outside, patterns
@@ -43,6 +44,8 @@ reason = "..."
 """
 TWICE = "This file clips twice: by this clip, and by {own}. Switch this clip off."
 OFF_REQUIRED = "check.off requires that this clip is off, since the training code clips. This clip is on."
+NO_CLIP_IN_CODE = "check.off lists this file, but training code cannot clip under {engine}. Only {engine} can clip."
+NOT_IN_OFF = "Remove this file from check.off in {clip}."
 
 
 class Judge:
@@ -180,7 +183,8 @@ class Judge:
     def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
         """Judge a clip in a file that `check.off` lists. The finding is None if the clip is off."""
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
-        edit = advisor.switch_off(use)
+        is_by_engine = use.engine in UNREACHABLE and not is_off(self.config)
+        edit = self._clip_by_engine(use) if is_by_engine else advisor.switch_off(use)
         if use.config is None:
             files = dict.fromkeys(shown(each.path) for each in self._off if is_of_trainer(use, each.format))
             if use.is_set_outside and files:
@@ -189,13 +193,23 @@ class Judge:
                 return "off", None
             why = f"check.off requires that this clip is off. {use.why_unknown}"
             return "unknown", self._finding(use, "unknown", why, edit)
+        does = " ".join(describe.sentences(use.config))
+        if is_by_engine:
+            differences = _differences(self._comparison(use.config))
+            effect = NO_CLIP_IN_CODE.format(engine=use.engine)
+            return "drift", self._finding(use, "drift", does, edit, differences, effect)
         if is_off(use.config) and use.needs_key and not use.has_key and advisor.has_off_key(use):
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if is_off(use.config):
             return "off", None
         compared = compare.compare(use.config, ClipConfig(rule="none"), ("this clip", "check.off"))
-        does = " ".join(describe.sentences(use.config))
         return "drift", self._finding(use, "drift", does, edit, _differences(compared), OFF_REQUIRED)
+
+    def _clip_by_engine(self, use: ClipUse) -> str:
+        """Return the edit for a file of `check.off` whose training engine prevents clipping in code."""
+        advisor = Advisor(self.config, self._file, nearest=True)
+        edit = advisor.settings(use) if use.format in FORMATS else advisor.advice_by_code(use)
+        return f"{NOT_IN_OFF.format(clip=self._file.name)}\n{edit}"
 
     @property
     def notes(self) -> list[str]:

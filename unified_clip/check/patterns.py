@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from .clip_use import ClipUse
 
 HERE = re.compile(r"^(\./+)+")
 
@@ -17,6 +20,16 @@ def matches(glob: str, path: Path, root: Path) -> bool:
     `root` must be a path without symbolic links, because symbolic links in `path` are resolved.
     """
     return pattern(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
+
+
+def first_match(globs: Iterable[str], path: Path, root: Path) -> str:
+    """Return the first pattern that matches a file, or ''."""
+    return next((glob for glob in globs if matches(glob, path, root)), "")
+
+
+def matches_use(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
+    """Return whether a pattern matches a file of a clip."""
+    return any(matches(glob, file, root) for glob in globs for file in use.files)
 
 
 def relative(path: Path, root: Path) -> str:

@@ -151,7 +151,10 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     try:
         config = ClipConfig(**convert.settings(candidate, version))
     except SetElsewhereError as error:
-        return ClipUse(path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases, document=document)
+        return ClipUse(
+            path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases, document=document,
+            engine=engines.of_file(name, document),
+        )  # fmt: skip
     except ConfigError as error:
         outer = unread_around(document.data)
         if outer is not None and place and trainer and (use := _in_main(path, trainer, version)):

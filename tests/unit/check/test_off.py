@@ -165,6 +165,14 @@ def test_python_without_a_trainer_is_unknown_if_the_pattern_matches_no_trainer(c
     assert check({**TEAMS, "nlp/other.py": own}, off_rule("nlp/**", "vision/**")).findings == []
 
 
+def test_an_entry_of_ignore_accepts_a_file_without_a_trainer(check: Check) -> None:
+    entry = '[[check.ignore]]\npath = "vision/config.yaml"\nreason = "settings of the data"\n'
+    report = check({**TEAMS, "vision/config.yaml": "model: resnet\n"}, off_rule(*TEAMS) + entry)
+    assert [(each.path, each.clip) for each in report.ignored] == [
+        ("vision/config.yaml", 'check.off "vision/config.yaml"')
+    ]
+
+
 def test_the_default_of_off_is_missing_where_the_key_is_required(check: Check) -> None:
     files = {**TEAMS, "vision/config.yaml": LIGHTNING.format("")}
     assert check(files, off_rule("nlp/**", "vision/**")).findings == []
@@ -191,18 +199,45 @@ def test_a_pattern_for_no_file_is_a_finding(check: Check) -> None:
 
 
 WRITABLE = [name for name, each in FORMATS.items() if not isinstance(each, PythonFormat)]
+BY_ENGINE = ("accelerate", "deepspeed", "gpt_neox", "megatron")
+"""Formats whose engine does not expose the gradients, so training code cannot clip."""
 
 
-@pytest.mark.parametrize("name", WRITABLE)
-def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
-    trainer, clip = FORMATS[name], ClipConfig(rule="none")
+def check_switched_off(check: Check, name: str, shared: str = CLIP_CONFIG) -> CheckReport:
+    """Return the report for a file of a format that switches the clip off and that `check.off` lists."""
+    trainer = FORMATS[name]
     suffix = {"args": "sh", "python": "py"}.get(trainer.kinds[0], trainer.kinds[0])
-    text = convert.write(clip, name)[0]
+    text = convert.write(ClipConfig(rule="none"), name)[0]
     own = {"train.py": HEAD + 'clip = ClipConfig.load("clip.toml")\ngrads = clip(gradients)\n'}
     rules = f'explicit = ["**"]\n[check.formats]\n"a.{suffix}" = "{name}@{trainer.newest}"\n'
-    report = check({f"a.{suffix}": text, **own}, off_rule(f"a.{suffix}", rules=rules))
+    return check({f"a.{suffix}": text, **own}, f'{shared}\n[check]\noff = ["a.{suffix}"]\n{rules}')
+
+
+@pytest.mark.parametrize("name", [name for name in WRITABLE if name not in BY_ENGINE])
+def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
+    report = check_switched_off(check, name)
     assert [(each.kind, each.does) for each in report.findings] == []
     assert "off" in {each.result for each in report.clips}
+
+
+@pytest.mark.parametrize("name", BY_ENGINE)
+def test_a_file_whose_engine_prevents_clipping_in_code_must_clip(check: Check, name: str) -> None:
+    finding = only_finding(check_switched_off(check, name))
+    engine = "Megatron-LM" if name == "megatron" else "DeepSpeed"
+    assert finding.kind == "drift"
+    assert finding.effect.endswith(f"training code cannot clip under {engine}. Only {engine} can clip.")
+    assert finding.edit.startswith("Remove this file from check.off in clip.toml.\n")
+    assert "1.0" in finding.edit
+    assert check_switched_off(check, name, 'rule = "none"\n').findings == [], "the configuration itself is off"
+
+
+def test_the_edit_for_training_arguments_with_deepspeed_sets_the_threshold(check: Check) -> None:
+    code = HF + "TrainingArguments('out', max_grad_norm=0, deepspeed='nlp/ds.json')\n"
+    files = {**TEAMS, "nlp/train.py": code, "nlp/ds.json": '{"gradient_clipping": "auto"}\n'}
+    findings = check(files, off_rule("nlp/**", "vision/**")).findings
+    assert [(each.kind, each.path) for each in findings] == [("unknown", "nlp/ds.json"), ("drift", "nlp/train.py")]
+    assert all(each.edit.startswith("Remove this file from check.off in clip.toml.\n") for each in findings)
+    assert "Pass max_grad_norm=1.0, and set" in findings[1].edit
 
 
 HYDRA = "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\ngradient_clip_val: {}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 
 from unified_clip import cli
 from unified_clip.check.model import CheckReport
@@ -189,6 +189,21 @@ def test_a_file_that_calls_a_function_with_a_clip_does_not_have_to_clip(check: C
     assert only_finding(check(files, clip)).path == "research/train.py"
     files |= {"research/train.py": train, "optimizer.py": optimizer.format("") + "\n\n" + TORCH % "1.0"}
     assert only_finding(check(files, clip)).does == "The file builds an optimizer, make_optimizer, and has no clip."
+
+
+@pytest.mark.parametrize(("approved", "kept"), [
+    ("", []),
+    ('rule = "none"\n', []),
+    ("threshold = 1.0\n", ["missing"]),
+    ('clip = "optax.clip"\n', ["missing", "unused"]),
+])  # fmt: skip
+def test_an_entry_of_ignore_accepts_a_file_that_trains_without_a_clip(
+    check: Check, approved: str, kept: list[str]
+) -> None:
+    files = {"research/a.py": "import optax\n\ntx = optax.adam(1e-3)\n", "research/b.py": TORCH % "1.0"}
+    report = check(files, EACH + IGNORE.format("research/a.py") + approved)
+    assert sorted(each.kind for each in report.findings) == kept
+    assert [each.path for each in report.ignored] == ([] if kept else ["research/a.py"])
 
 
 def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Check) -> None:

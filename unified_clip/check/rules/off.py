@@ -9,8 +9,6 @@ from pathlib import Path
 
 from .. import patterns
 from ..clip_use import ClipUse, Found, shown
-from ..judge import without_clip
-from ..model import Finding
 from ..trainer_files import SOURCES
 
 NOT_UNDERSTOOD = (
@@ -19,7 +17,7 @@ NOT_UNDERSTOOD = (
 )
 EDIT = (
     "Set the trainer's clip key to the value that switches clipping off, or set the format of the file in "
-    "check.formats. If no trainer reads the file, change the pattern in check.off to exclude the file."
+    "check.formats. If no trainer reads the file, ignore the file with a reason in check.ignore."
 )
 
 
@@ -33,13 +31,11 @@ def marked(use: ClipUse) -> ClipUse:
     return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)
 
 
-def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """Yield a finding for each file that `check.off` lists and that has no known trainer. A clip in the file might be
-    on.
+def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Path) -> Iterator[ClipUse]:
+    """Yield a clip of unknown effect for each file that `check.off` lists and that has no known trainer.
 
     Skip Python files and base files if the same pattern matches a file with a known trainer.
     """
-    root = clip.resolve().parent
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     shows |= file_uses.repeats
     reported: set[Path] = set()
@@ -51,4 +47,4 @@ def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file
             if os.path.realpath(file) in shows or (is_shown and is_part) or file in reported:
                 continue
             reported.add(file)
-            yield without_clip("unknown", file, 1, f'check.off "{glob}"', f"{shown(file)}: {NOT_UNDERSTOOD}", EDIT)
+            yield ClipUse(file, 1, 1, f'check.off "{glob}"', why_unknown=f"{shown(file)}: {NOT_UNDERSTOOD}")

@@ -12,7 +12,7 @@ from .. import patterns, trainer_files
 from ..clip_use import ClipUse, Found, shown
 from ..files_to_check import below
 from ..judge import without_clip
-from ..model import Finding, Kind
+from ..model import Finding
 from ..notebooks import uses as notebook_uses
 from ..python import lookalikes
 from ..python.steps import bases, training
@@ -31,7 +31,12 @@ NO_KEY = (
 )
 SET_KEY = (
     "Restore the clip key. If the file has a clip key, set the format of the file in check.formats. If no trainer "
-    "reads the file, change the pattern to exclude the file, or ignore the file with a reason in check.ignore."
+    "reads the file, ignore the file with a reason in check.ignore."
+)
+
+CLIP_HERE = (
+    "Clip in this file, by ClipConfig or a function of the framework. If other code clips these gradients, ignore the "
+    "file with a reason in check.ignore."
 )
 
 NOT_COUNTED = (
@@ -82,15 +87,14 @@ def check(
     return findings, notes
 
 
-def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> tuple[list[Finding], list[str]]:
-    """Return findings and notes for the Python files of `check.each` that train and have no clip.
+def each(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Path) -> tuple[list[ClipUse], list[str]]:
+    """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains and has no clip.
 
-    If a file leaves its clip to a library's trainer, return a note.
+    If a file leaves its clip to a library's trainer, return a note instead.
     """
-    root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
     clipping = _files(clips) | file_uses.files
-    findings, notes = [], []
+    uses, notes = [], []
 
     @cache
     def functions() -> dict[str, str]:
@@ -102,7 +106,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
         return bases.derived(names, python)
 
     for file in files:
-        glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
+        glob = patterns.first_match(globs, file, root)
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
             continue
         if (code := training.first(file, functions)) is None:
@@ -117,24 +121,20 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
             continue
         passed = lookalikes.passed(file)
         rest = f"the effect of the setting {passed} is unknown" if passed else "has no clip"
-        edit = "Clip in this file, by ClipConfig or a function of the framework. "
-        edit += "If other code clips these gradients, change the pattern to exclude this file."
-        kind: Kind = "unknown" if passed else "missing"
         why = f"The file {code.words}, and {rest}."
-        findings.append(without_clip(kind, file, line, f'check.each "{glob}"', why, edit))
-    return findings, notes
+        uses.append(ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=not passed))
+    return uses, notes
 
 
 def _is_clip(use: ClipUse) -> bool:
     return not (use.unused or use.must_be_off or use.unclipped)
 
 
-def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:
+def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Path) -> Iterator[ClipUse]:
     """If a configuration file of `check.explicit` has no clip key, yield a clip of unknown effect.
 
     If a pattern has a wildcard, skip matching files that do not look like a configuration.
     """
-    root = clip.resolve().parent
     shows = _files(file_uses.uses) | file_uses.files
     for file in files:
         matching = [glob for glob in globs if patterns.matches(glob, file, root)]

@@ -1,0 +1,63 @@
+"""Find entries of the table `check` that have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...config.check_rules import CheckRules
+from ...config.documents import Key
+from .. import patterns, trainer_files
+from ..judge import without_clip
+from ..model import Finding
+
+
+def find(
+    clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], paths: Sequence[Path]
+) -> Iterator[Finding]:
+    """Yield a finding for each entry of the table `check` that has no effect.
+
+    If the user checks a part of the directory of `clip`, examine only the entries of `check.ignore` that match a
+    checked file. Other entries might have an effect in the unchecked files.
+
+    used: The indices of the entries of `check.ignore` that match a finding.
+    """
+    root = clip.resolve().parent
+    is_whole = any(root.is_relative_to(path.resolve()) for path in paths)
+    yield from _ignore(clip, rules, used, files, is_whole=is_whole)
+    if not is_whole:
+        return
+    for name in ("each", "explicit", "nearest", "off", "nonfinite"):
+        for index, glob in enumerate(getattr(rules, name)):
+            if not any(patterns.matches(glob, file, root) for file in files):
+                why = f"No checked file matches {glob!r}."
+                yield _finding(clip, (name, index), f'{name} "{glob}"', why, patterns.advice(glob, root))
+    yield from _formats(clip, rules, files)
+
+
+def _ignore(
+    clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], *, is_whole: bool
+) -> Iterator[Finding]:
+    root = clip.resolve().parent
+    for index, rule in enumerate(rules.ignore):
+        if index not in used and (is_whole or any(patterns.matches(rule.path, file, root) for file in files)):
+            clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
+            why = f"The checked files that match {rule.path!r} have no finding{clips}."
+            edit = patterns.advice(rule.path, root, "path or its clip" if rule.clip else "path")
+            edit = edit if is_whole else f"If no other file needs the entry: {edit[0].lower()}{edit[1:]}"
+            yield _finding(clip, ("ignore", index), f"ignore {index + 1}", why, edit)
+
+
+def _formats(clip: Path, rules: CheckRules, files: Sequence[Path]) -> Iterator[Finding]:
+    root = clip.resolve().parent
+    applied = {patterns.first_match(rules.formats, file, root) for file in files}
+    for glob in rules.formats.keys() - applied:
+        is_late = any(patterns.matches(glob, file, root) for file in files)
+        why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
+        edit = "Move this pattern before the earlier one, or remove this pattern."
+        edit = edit if is_late else patterns.advice(glob, root)
+        yield _finding(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
+
+
+def _finding(clip: Path, keys: Sequence[Key], name: str, why: str, edit: str) -> Finding:
+    return without_clip("unused", clip, trainer_files.line(clip, ("check", *keys)), f"check.{name}", why, edit)
