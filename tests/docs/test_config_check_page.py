@@ -18,6 +18,8 @@ from unified_clip.config.documents import DOCUMENT_KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config-check.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE))
+(REQUIRE,) = re.findall(r"```toml\n(\[check\]\nrequire.*?)```", PAGE, re.DOTALL)
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 
 
@@ -25,10 +27,10 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of the page, and clip.toml with its exceptions."""
     monkeypatch.chdir(tmp_path)
-    for path, text in re.findall(r"```(?:toml|python|json)\n# (\S+\.\w+)\n(.*?)```", PAGE, re.DOTALL):
+    assert [*FILES] == ["clip.toml", "llm/ds_config.json", "speech/train.py"]
+    for path, text in FILES.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
-    assert len(list(tmp_path.rglob("*.*"))) == 3
     return tmp_path
 
 
@@ -41,8 +43,7 @@ def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.
     llm = folder / "llm" / "ds_config.json"
     llm.write_text(llm.read_text().replace("0.5", "1.0"))
     clip = folder / "clip.toml"
-    (required,) = re.findall(r"# beginning of the table check\n(.*?)```", PAGE, re.DOTALL)
-    clip.write_text(f"# clip.toml\n{clip.read_text()}\n{required}")
+    clip.write_text(f"{clip.read_text()}\n{REQUIRE}")
     assert cli.main(command.split()) == 1
     assert capsys.readouterr().out == missing
     shutil.rmtree(folder / "llm")
@@ -63,11 +64,74 @@ def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.
     assert capsys.readouterr().out == no_key
 
 
+ARGUMENTS = '{{\n  "output_dir": "out",\n  "per_device_train_batch_size": 4,\n  "max_grad_norm": {}\n}}\n'
+
+
+def test_the_lines_of_clips_are_as_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"^((?:    \S+/\S+:\d+ .*\n){4})", PAGE, re.MULTILINE)
+    sources = {
+        "nlp/training_args.json": ARGUMENTS.format(1.0),
+        "recsys/train.py": "import tensorflow as tf\n\n\ngradients, norm = tf.clip_by_global_norm(gradients, 1.0)\n",
+        "vision/config.yaml": "trainer:\n  gradient_clip_val: 0\n  max_epochs: 90\n",
+        "experiments/a.yaml": "output_dir: out\nper_device_train_batch_size: 4\nmax_grad_norm: 2.0\n",
+        "experiments/b.yaml": "output_dir: out\nper_device_train_batch_size: 4\nmax_grad_norm: 3.0\n",
+    }
+    for name in FILES:
+        (folder / name).unlink()
+    for name, text in sources.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    entry = '[[check.ignore]]\npath = "experiments/**"\nreason = "sweeps over thresholds"\n'
+    (folder / "clip.toml").write_text(f'{FILES["clip.toml"]}[check]\noff = ["vision/config.yaml"]\n{entry}')
+    assert cli.main(["config", "check", "clip.toml", ".", "--nearest"]) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [line.strip() for line in block.splitlines()]
+    (folder / "nlp/training_args.json").write_text(ARGUMENTS.format(2.0))
+    assert cli.main(["config", "check", "clip.toml", ".", "--nearest"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in block.splitlines() if line.strip() in printed] == [block.splitlines()[3].strip()]
+
+
+@pytest.mark.parametrize(
+    ("value", "max_norm", "finding"),
+    [
+        ('"auto"', 1.0, ""),
+        ('"auto"', 0.5, "train.py:2:65 drift"),
+        ("1.0", 1.0, ""),
+        ("0.5", 1.0, "train.py:2:65 unknown"),
+        (None, 1.0, "train.py:2:65 unknown"),
+    ],
+)
+@pytest.mark.parametrize("place", [".", "jobs"])
+def test_deepspeed_under_hugging_face(
+    value: str | None, max_norm: float, finding: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "### DeepSpeed under Hugging Face" in PAGE
+    for name in ("llm/ds_config.json", "speech/train.py"):
+        (folder / name).unlink()
+    (folder / place).mkdir(exist_ok=True)
+    clip = f', "gradient_clipping": {value}' if value else ""
+    (folder / "ds.json").write_text(
+        f'{{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {{"stage": 2}}{clip}}}'
+    )
+    source = f'args = TrainingArguments(output_dir="out", deepspeed="ds.json", max_grad_norm={max_norm})'
+    (folder / place / "train.py").write_text(f"from transformers import TrainingArguments\n{source}\n")
+    status = cli.main(["config", "check", "clip.toml", "."])
+    printed = capsys.readouterr().out
+    assert status == int(bool(finding))
+    assert f"{finding.replace('train', f'{place}/train').removeprefix('./')} " in printed
+    assert ("ds.json sets no clip" in printed) == (value == '"auto"')
+    (folder / "clip.toml").write_text(f'{FILES["clip.toml"]}[check]\nrequire = ["ds.json"]\n')
+    cli.main(["config", "check", "clip.toml", "."])
+    assert ('missing check.require "ds.json"' in capsys.readouterr().out) == (value == '"auto"')
+    (folder / "ds.json").unlink()
+    assert cli.main(["config", "check", "clip.toml", place]) == 1
+    assert "unknown transformers.TrainingArguments" in capsys.readouterr().out
+
+
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
-    (table,) = re.findall(r"# the end of clip.toml\n(.*?)```", PAGE, re.DOTALL)
+    (table,) = re.findall(r"```toml\n(\[check.formats\].*?)```", PAGE, re.DOTALL)
     clip = folder / "clip.toml"
-    (required,) = re.findall(r"# beginning of the table check\n(.*?)```", PAGE, re.DOTALL)
-    clip.write_text(clip.read_text() + required + table)
+    clip.write_text(clip.read_text() + REQUIRE + table)
     rules = ClipConfig.load(clip).check
     assert rules is not None
     assert len(rules.ignore) == 2
@@ -120,8 +184,7 @@ def test_the_entry_for_a_key_of_own_code_approves_only_its_value(
     monkeypatch.chdir(tmp_path)
     part = PAGE.partition("### A key that only your own code reads")[2]
     (text, entry) = re.findall(r"```(?:yaml|toml)\n(.*?)```", part, re.DOTALL)[:2]
-    (shared,) = re.findall(r"```toml\n# clip.toml\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "clip.toml").write_text(shared + entry)
+    (tmp_path / "clip.toml").write_text(FILES["clip.toml"] + entry)
     source = tmp_path / tomllib.loads(entry)["check"]["ignore"][0]["path"]
     source.parent.mkdir(parents=True)
     for changed, status in ((text, 0), (text.replace("1.0", "9.0"), 1), (text.replace("norm", "value"), 1)):

@@ -10,16 +10,24 @@ import pytest
 from unified_clip import cli
 
 PAGE = (Path(__file__).parents[2] / "docs" / "several-teams.md").read_text(encoding="utf-8")
-FILES = re.findall(r"```\w+\n# (\S+\.\w+)\n(.*?)```", PAGE, re.DOTALL)
+FILES = re.findall(r"`([\w/]+\.\w+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+"""The files of the page, with the text of each file."""
 CHECK, *EXPORTS = (command.split() for command in re.findall(r"^    unified-clip (.*)$", PAGE, re.MULTILINE))
+
+NLP, VISION, RESEARCH, RECSYS = (
+    "nlp/training_args.json",
+    "vision/config.yaml",
+    "research/optimizer.py",
+    "recsys/train.py",
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of the page, before step 5."""
     monkeypatch.chdir(tmp_path)
-    assert [path for path, _ in FILES][-2:] == ["clip.toml", "recsys/train.py"]
-    for path, text in FILES[:-1]:
+    assert [path for path, _ in FILES] == [NLP, VISION, RESEARCH, RECSYS, "clip.toml", RECSYS, "nlp/train.py"]
+    for path, text in FILES[:-2]:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     return tmp_path
@@ -44,7 +52,7 @@ def test_the_steps_print_the_output_on_the_page(folder: Path, capsys: pytest.Cap
     expected = [re.sub(r"(config.yaml):\d+", r"\1:2", line) for line in lines]  # the exported file is shorter
     assert capsys.readouterr().out.splitlines()[:4] == expected
     train = folder / "recsys" / "train.py"
-    train.write_text(FILES[-1][1])
+    train.write_text(FILES[-2][1])
     assert cli.main(CHECK) == 0
     assert "recsys/train.py:6 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
     train.write_text(train.read_text().replace("= clip(", "= ("))
@@ -52,18 +60,13 @@ def test_the_steps_print_the_output_on_the_page(folder: Path, capsys: pytest.Cap
     assert "No checked file uses the configuration clip, so the configuration clips nothing." in capsys.readouterr().out
 
 
-NLP, VISION, RESEARCH, RECSYS = (
-    "nlp/training_args.json",
-    "vision/config.yaml",
-    "research/optimizer.py",
-    "recsys/train.py",
-)
 CHANGES = [
     (NLP, '"max_grad_norm": 1.0', '"max_grad_norm": 0.5'),
     (NLP, ',\n  "max_grad_norm": 1.0', ""),
     (VISION, "gradient_clip_val", "gradient_clip_vall"),
     (RESEARCH, "optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(3e-4))", "optax.adamw(3e-4)"),
     (RECSYS, "gradients, 1.0", "gradients, clip_norm"),
+    ("recsys/finetune.py", "    gradients, norm = tf.clip_by_global_norm(gradients, 1.0)\n", ""),
     (RECSYS, "clip(tape.gradient(loss, model.trainable_variables))", "tape.gradient(loss, model.trainable_variables)"),
 ]
 
@@ -74,19 +77,23 @@ def test_each_change_of_the_table_is_reported_as_on_the_page(folder: Path, capsy
     (folder / RESEARCH).write_text((folder / RESEARCH).read_text().replace("0.5", "1.0"))
     for (path, old, new), line in zip(CHANGES, lines, strict=True):
         if old.startswith("clip("):
-            (folder / path).write_text(FILES[-1][1])
-        before = (folder / path).read_text()
+            (folder / path).write_text(FILES[-2][1])
+        is_new = not (folder / path).exists()
+        before = (folder / (RECSYS if is_new else path)).read_text()
         assert old in before
         (folder / path).write_text(before.replace(old, new))
         assert cli.main(CHECK) == 1
         assert line in capsys.readouterr().out.splitlines()
-        (folder / path).write_text(before)
+        if is_new:
+            (folder / path).unlink()
+        else:
+            (folder / path).write_text(before)
         assert cli.main(CHECK) == 0
         capsys.readouterr()
 
 
 def test_a_trainer_whose_clip_is_off_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (script,) = re.findall(r"```python\n(from pathlib.*?)```", PAGE, re.DOTALL)
+    script = FILES[-1][1]
     (rules,) = re.findall(r"```toml\n(require.*?)```", PAGE, re.DOTALL)
     clip, arguments, train = folder / "clip.toml", folder / NLP, folder / "nlp" / "train.py"
     (folder / VISION).write_text((folder / VISION).read_text().replace("value", "norm"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from .._coded_error import CodedError, UsageError
@@ -13,7 +15,7 @@ from .statuses import BROKEN, DIFFERENT, INCOMPLETE, INTERRUPTED, REJECTED, SUCC
 __all__ = [
     "BROKEN", "DIFFERENT", "INCOMPLETE", "INTERRUPTED", "REJECTED", "SUCCESS", "UNREAD", "CodedError", "Parser",
     "UsageError", "add_format", "check_writable", "describe_exit_statuses", "interrupted", "reject", "subcommands",
-    "unwritable",
+    "unwritable", "write_new",
 ]  # fmt: skip
 
 
@@ -45,3 +47,18 @@ def check_writable(out: Path, name: str) -> None:
 
 def unwritable(out: Path, error: OSError, option: str = "another directory to --out") -> UsageError:
     return UsageError(f"{out} cannot be written: {error.strerror}. Pass {option}.", "UC205")
+
+
+def write_new(out: Path, text: str) -> None:
+    """Write the file that the user passed to `--out`. An existing file is not overwritten."""
+    if os.path.lexists(out):  # also a link to a missing file
+        raise UsageError(f"{out} exists. Pass another file to --out.", "UC206")
+    partial = out.with_name(f"{out.name}.{os.getpid()}.new")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out)
+    except OSError as error:
+        raise unwritable(out, error, "another file to --out") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

@@ -73,7 +73,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config export": {
         SUCCESS: "the configuration was converted",
-        REJECTED: "the command or the file is invalid, or the format does not support a setting",
+        REJECTED: "the command or the file is invalid, the format does not support a setting, or the trainer's "
+        "configuration cannot be written",
     },
     "config check": {
         SUCCESS: "every clip has the settings of the configuration",

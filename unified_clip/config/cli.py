@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._command import UsageError, unwritable
+from .._command import write_new
 from .._display import safe
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def add_parsers(commands: Any) -> Any:
         help="the format of the file, such as deepspeed (default: inferred from the file)",
     )
     import_.add_argument(
-        "--out", type=Path, metavar="FILE", help="the .toml, .yaml or .json to write (default: print TOML)"
+        "--out", type=Path, metavar="FILE", help="the new .toml, .yaml or .json file to write (default: print TOML)"
     )
     import_.set_defaults(run=_import)
-    export = actions.add_parser("export", help="print a clip configuration as a trainer's configuration")
+    export = actions.add_parser("export", help="convert a clip configuration to a trainer's configuration")
     export.add_argument("clip", type=Path, metavar="CLIP", help="the clip configuration, or a trainer's configuration")
     export.add_argument(
         "--from", dest="format", metavar="NAME[@VERSION]", help="the format of CLIP (default: inferred from the file)"
@@ -56,48 +56,43 @@ def add_parsers(commands: Any) -> Any:
         "--as",
         dest="kind",
         choices=("toml", "yaml", "json"),
-        help="the kind of file to print (default: the kind that the trainer usually reads)",
+        help="the kind of file (default: from the suffix of --out, or the kind that the trainer usually reads)",
     )
+    export.add_argument("--out", type=Path, metavar="FILE", help="the new file to write (default: print)")
     export.set_defaults(run=_export)
     return actions
 
 
 def _import(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
+    from .documents import kind_of
     from .formats.naming import named_by
 
     with named_by("pass --from {}"):
         config = ClipConfig.import_from(options.file, options.format)
-    _print_notes(config.notes)
-    if not options.out:
-        print(config.dumps(), end="")
-        return 0
-    if options.out.exists() and options.out.samefile(options.file):
-        raise UsageError(f"--out is {options.out}, the file to import. Pass another file to --out.", "UC206")
-    try:
-        config.save(options.out)
-    except OSError as error:
-        raise unwritable(options.out, error, "another file to --out") from None
+    text = config.dumps(kind_of(options.out) if options.out else "toml")
+    _output(text, config.notes, options.out)
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
     from .clip_config import ClipConfig
+    from .documents import DOCUMENT_KINDS
     from .formats import convert
     from .formats.naming import named_by
     from .schema import DEFAULT_FAMILY, FAMILIES
 
     with named_by("pass --from {}"):
         config = ClipConfig.import_from(options.clip, options.format)
-    text, notes = convert.write(config, options.to, nearest=options.nearest, kind=options.kind)
+    kind = options.kind or (DOCUMENT_KINDS.get(options.out.suffix.lower()) if options.out else None)
+    text, notes = convert.write(config, options.to, nearest=options.nearest, kind=kind)
     to_trainer = options.to.partition("@")[0] != convert.UNIFIED_CLIP
     if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):
         eps = FAMILIES[DEFAULT_FAMILY, "global_norm"].eps if config.eps is None else config.eps
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {eps:g})"
         advice = "To choose another family, set the key family."
         notes = [f"{options.clip.name} sets no family. Exported with {default}. {advice}"]
-    _print_notes([*config.notes, *notes])
-    print(text, end="")
+    _output(text, [*config.notes, *notes], options.out)
     return 0
 
 
@@ -111,6 +106,10 @@ def _fits_every_family(config: ClipConfig) -> bool:
     return all(difference is not None and difference.same for difference in differences)
 
 
-def _print_notes(notes: Iterable[str]) -> None:
+def _output(text: str, notes: Iterable[str], out: Path | None) -> None:
+    if out:
+        write_new(out, text)
     for note in notes:
         print(f"note: {safe(note)}", file=sys.stderr)
+    if not out:
+        print(text, end="")

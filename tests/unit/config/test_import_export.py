@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from errno import ENOSPC
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -241,6 +242,8 @@ def test_export_notes_the_eps_of_a_configuration_without_a_family(
         (["import", str(ZERO), "--from", "gin"], "'gin' is not a format"),
         (["import", str(ZERO), "--out", "clip.txt"], "the suffix is not one of"),
         (["import", str(ZERO), "--out", "nowhere/clip.toml"], "nowhere/clip.toml cannot be written: No such file"),
+        (["export", str(ZERO), "--to", "deepspeed", "--out", "no/ds.json"], "no/ds.json cannot be written"),
+        (["export", str(ZERO), "--to", "deepspeed", "--out", "ds.yaml"], "is exported as json, not as yaml. Leave out"),
         (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not support the rule 'value'"),
     ],
 )
@@ -253,9 +256,55 @@ def test_a_rejected_command_has_status_2_and_prints_nothing(
     assert message in err.splitlines()[-1]
 
 
-def test_the_file_to_import_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("to", "name", "text"),
+    [
+        ("hf", "args.json", '{\n  "max_grad_norm": 0.5\n}\n'),
+        ("hf", "args.yaml", "max_grad_norm: 0.5\n"),
+        ("hf", "args.txt", "max_grad_norm: 0.5\n"),
+        ("megatron", "args.sh", "--clip-grad 0.5\n"),
+    ],
+)
+def test_export_writes_the_kind_of_file_that_the_suffix_names(
+    to: str, name: str, text: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip, out = write("clip.toml", 'rule = "global_norm"\nthreshold = 0.5\n'), tmp_path / name
+    assert main(["config", "export", str(clip), "--to", to, "--out", str(out)]) == 0
+    assert out.read_text(encoding="utf-8").endswith(text)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("note: clip.toml sets no family")
+    assert {*tmp_path.iterdir()} == {clip, out}, "no other file is left"
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_an_existing_file_is_not_overwritten(
+    command: str, is_link: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "hf.yaml", tmp_path / "out.yaml"
+    path.write_text("max_grad_norm: 0.3\n", encoding="utf-8")
+    if is_link:
+        out.symlink_to(tmp_path / "missing.yaml")
+    arguments = ["--to", "lightning"] if command == "export" else []
+    for existing in (path, out) if is_link else (path,):
+        assert main(["config", command, str(path), "--from", "hf", *arguments, "--out", str(existing)]) == 2
+        assert f"UC206: {existing} exists. Pass another file to --out." in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "max_grad_norm: 0.3\n"
+    assert not out.exists()
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "hf.yaml"
     path.write_text("max_grad_norm: 0.3\n", encoding="utf-8")
-    assert main(["config", "import", str(path), "--from", "hf", "--out", str(path)]) == 2
-    assert "the file to import. Pass another file to --out." in capsys.readouterr().err
-    assert path.read_text(encoding="utf-8") == "max_grad_norm: 0.3\n"
+
+    def write_the_beginning(file: Path, text: str, encoding: str) -> None:
+        file.write_bytes(text[:5].encode(encoding))
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_the_beginning)
+    assert main(["config", "export", str(path), "--from", "hf", "--to", "hf", "--out", str(tmp_path / "new.yaml")]) == 2
+    assert "new.yaml cannot be written: No space left on device. Pass another file to --out." in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [path]

@@ -122,7 +122,7 @@ def write(
     kinds = trainer.kinds[:1] if isinstance(trainer, OwnFormat) else trainer.kinds  # `dump` writes the first
     if kind and kind not in kinds:
         problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
-        raise NotRepresentableError(f"{problem} Leave out --as.")
+        raise NotRepresentableError(f"{problem} Leave out --as, or change the suffix of the file in --out.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
     try:
         return _written(trainer, config, exact_version, kind), []
