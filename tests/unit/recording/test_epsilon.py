@@ -131,12 +131,31 @@ def test_eps_of_several_groups_is_compared_by_the_set_of_effects(
     assert [each.step for each in comparison.divergences if each.parameter == "effective eps"] == steps
 
 
-@pytest.mark.parametrize("betas", [None, [0.9, 0.999, 0.9, 0.99]], ids=["not recorded", "of each group"])
-def test_an_unknown_effect_of_epsilon_is_not_called_impossible(compare_steps: CompareSteps, betas: Any) -> None:
+@pytest.mark.parametrize(
+    ("betas", "reason"),
+    [
+        (None, "b.jsonl has no recorded betas"),
+        ([0.9, 0.999, 0.9, 0.99], "the parameter groups of b.jsonl have different betas"),
+    ],
+    ids=["not recorded", "of each group"],
+)
+def test_an_unknown_effect_of_epsilon_is_not_called_impossible(
+    compare_steps: CompareSteps, betas: Any, reason: str
+) -> None:
     comparison = compare_steps(("optax.radam", [1e-7] * 3), ("torch.optim.RAdam", [1e-7] * 3), betas=betas)
     (cause,) = [each for each in comparison.findings if each.kind == PLACE]
-    reason = "The effects of both eps were not compared, because the recording has no single beta2 of b.jsonl"
-    assert cause.sentence.endswith(f"adds eps 1e-07 before the bias correction. {reason}")
+    sentence = f"adds eps 1e-07 before the bias correction. The effects of both eps were not compared, because {reason}"
+    assert cause.sentence.endswith(sentence)
+
+
+@pytest.mark.parametrize("beta2", [BETAS_IN_FLOAT32[1], 0.98, 0.9999999])
+def test_the_line_to_type_has_all_digits_of_the_recorded_beta2(compare_steps: CompareSteps, beta2: float) -> None:
+    betas = {"betas": (0.9, beta2)}
+    eps = 1.2345678e-7
+    old, new = ("keras.optimizers.Adam", [eps] * 3), ("torch.optim.Adam", [1e-8] * 3)
+    (cause,) = compare_steps(old, new, of_a=betas, **betas).findings
+    formula = cause.sentence.partition('group["eps"] = ')[2].partition("`")[0]
+    assert [eval(formula, {"t": t}) for t in (1, 2, 3)] == eps_after_correction(eps, beta2)
 
 
 @pytest.mark.parametrize(("factor", "kinds"), [(1 + 2e-5, []), (1 + 2e-4, ["another learning rate"])])

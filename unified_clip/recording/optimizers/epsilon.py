@@ -101,10 +101,9 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     sentence = f"{', and '.join(adds)}. "
     old, new = after_correction(left), after_correction(right)
     if old is None or new is None:
-        unknown = [step.run for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
+        unknown = [step for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         sentence += (
-            "The effects of both eps were not compared, because the recording has no single beta2 of "
-            f"{' and '.join(unknown)}"
+            f"The effects of both eps were not compared, because {' and '.join(map(_why_unknown, unknown))}"
             if unknown
             else "No constant eps has the same effect at both places"
         )
@@ -144,10 +143,13 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
-    """Advise which eps of `late` has the same effect as the eps of `early`."""
+    """Advise which eps of `late` has the same effect as the eps of `early`.
+
+    The numbers have all digits, because 0.999 and 0.999 in float32 have different effects in float64.
+    """
     eps = early.settings["eps"]
-    own = "(eps of the group)" if isinstance(eps, tuple) else setting_text(eps)
-    formula = f"{own} / (1 - {_beta2(early):.6g}**t) ** 0.5"
+    own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)
+    formula = f"{own} / (1 - {_beta2(early)!r}**t) ** 0.5"
     if late.optimizer.startswith("torch."):
         return (
             f". Before each optimizer.step() of {late.run}, with t = 1, 2, 3 and so on, type "
@@ -159,6 +161,12 @@ def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
 def _beta2(step: OptimizerStep) -> float:
     betas = step.settings.get("betas")
     return float(betas[1]) if isinstance(betas, tuple) and len(betas) == 2 else math.nan
+
+
+def _why_unknown(step: OptimizerStep) -> str:
+    if step.settings.get("betas") is None:
+        return f"{step.run} has no recorded betas"
+    return f"the parameter groups of {step.run} have different betas"
 
 
 def setting_text(value: Setting) -> str:
