@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[Pair, str, int]] = {
     "no zero_grad": (ppo("self.optimizer.zero_grad()", "pass"), "gradients are not cleared", 2),
     "PyTorch's eps": (
         ppo(PPO_CLIP, "nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)"),
-        "another eps",
+        "another eps of the clip",
         1,
     ),
     "critic is missing": (

@@ -75,7 +75,7 @@ def test_later_steps_differ_by_rounding_only(out: Path) -> None:
     [
         ("per tensor", "per tensor for global"),
         ("a call for each", "per tensor for global"),
-        ("eps", "another eps"),
+        ("eps", "another eps of the clip"),
         ("late", "clipping after the step"),
         ("twice", "clipped twice"),
         ("threshold", "another threshold"),

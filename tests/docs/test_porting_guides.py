@@ -228,7 +228,7 @@ def test_some_steps_clip_and_some_do_not(guide: str, proof: Callable[[str], Proo
 MISTAKES = {
     "paddle_static": "Clipping after the step",
     "paddle_dygraph": "Per tensor for global",
-    "tensorflow_1": "Another eps",
+    "tensorflow_1": "Another eps of the clip",
     "tensorflow_2": "The clip does not reach the step",
     "keras": "Per tensor for global",
 }

@@ -89,7 +89,7 @@ def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.Capture
 def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)")
     data = verify_as_json(tmp_path, capsys, GLOBAL, port)
-    assert cause_kinds(data)[0] == "another eps"
+    assert cause_kinds(data)[0] == "another eps of the clip"
 
 
 @pytest.mark.nightly

@@ -41,7 +41,7 @@ def at_most_steps(parameters: Parameters, step: int) -> None:
 
 CLIPS: dict[str, Callable[[Parameters, int], object]] = {
     "another threshold": lambda parameters, _: clip_grad_norm_(parameters, 2 * THRESHOLD),
-    "another eps": lambda parameters, _: uc.ClipGradByGlobalNorm(THRESHOLD).clip_(parameters),
+    "another eps of the clip": lambda parameters, _: uc.ClipGradByGlobalNorm(THRESHOLD).clip_(parameters),
     "another norm type": lambda parameters, _: clip_grad_norm_(parameters, THRESHOLD, norm_type=1),
     "another rule": lambda parameters, _: clip_grad_value_(parameters, THRESHOLD),
     "per tensor for global": per_tensor,

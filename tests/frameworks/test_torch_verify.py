@@ -58,7 +58,7 @@ def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
     ("clip", "mistake"),
     [
         ("[torch.nn.utils.clip_grad_norm_([p], 0.5) for p in net.parameters()]", "per tensor for global"),
-        ("uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())", "another eps"),
+        ("uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())", "another eps of the clip"),
         ("torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)", "another threshold"),
         (f"optimizer.step(); {CLIP}; optimizer.param_groups[0]['lr'] = 0", "clipping after the step"),
         (f"{CLIP}; {CLIP}", "clipped twice"),
@@ -181,7 +181,7 @@ ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr
     ("change", "mistake", "text"),
     sampled(
         [
-            ("lr=0.01, eps=1e-3", "another optimizer", "differs from old.py:step as with eps 0.001 instead of 1e-08"),
+            ("lr=0.01, eps=1e-3", "another optimizer", "as with the optimizer's eps 0.001 instead of 1e-08"),
             ("lr=0.02", "another learning rate", "as with a learning rate of 0.02 instead of 0.01"),
             ("lr=0.01, betas=(0.9, 0.9)", "another optimizer", "betas 0.9 and 0.9 instead of 0.9 and 0.999"),
             ("lr=0.01, weight_decay=0.1", "another optimizer", "weight_decay 0.1 instead of 0.01"),

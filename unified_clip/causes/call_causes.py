@@ -219,7 +219,7 @@ def not_clipped(call: Observation) -> Cause | None:
     if not is_unchanged or not norm_fits or call.gradients_match_norm:
         return None
     if call.eps and call.by == "global" and call.total_norm <= call.threshold:
-        return Cause("another eps", instead("eps", 0.0, call.eps))  # only eps makes a coefficient below 1
+        return Cause("another eps of the clip", instead("eps", 0.0, call.eps))  # only eps makes a coefficient below 1
     return Cause("not clipped", NOT_CLIPPED)
 
 

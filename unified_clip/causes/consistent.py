@@ -30,13 +30,19 @@ BY_KIND = ("clipped twice", "need_clip", "rows")
 LEFT_OUT = ("left out", "not scaled")
 """Kinds of causes that apply only to some gradients."""
 
-ALSO_HYPOTHESES = ("not clipped", "another eps")
+ALSO_HYPOTHESES = ("not clipped", "another eps of the clip")
 """`call_causes` finds causes of these kinds in the tensors of one call."""
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
 """Kinds of causes that are reported only if no wrong setting explains the results."""
 
-SETTINGS = ("another condition", "another eps", "another norm type", "another threshold", "scaled gradients")
+SETTINGS = (
+    "another condition",
+    "another eps of the clip",
+    "another norm type",
+    "another threshold",
+    "scaled gradients",
+)
 """Kinds of causes that have an effect with every dtype of the gradients."""
 
 ROUNDING = ("float32", "")

@@ -31,7 +31,7 @@ def other_eps(call: Observation) -> Iterator[Hypothesis]:
     tolerance = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
     for eps in COMMON_EPS:
         if eps != call.eps:
-            kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps"
+            kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps of the clip"
             for returned in (None, [call.total_norm + eps]):  # the norm that is returned may include eps
                 yield Hypothesis(kind, instead("eps", eps, call.eps), (), returned, eps)
 
@@ -44,7 +44,7 @@ def eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
     for eps in COMMON_EPS[1:]:
         sums = [min(coef + eps, 1.0) if number in call.counted else coef for number, coef in enumerate(coefs)]
         if any(total > coef * (1 + noise) for total, coef in zip(sums, coefs, strict=True)):
-            yield Hypothesis("another eps", on_coefficient(eps), coefs=sums, tolerance=IN_FLOAT32)
+            yield Hypothesis("another eps of the clip", on_coefficient(eps), coefs=sums, tolerance=IN_FLOAT32)
 
 
 def on_coefficient(eps: float) -> str:
@@ -63,7 +63,7 @@ def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
             continue
         sentence = in_root(eps)
         for returned in (None, ()):
-            yield Hypothesis("another eps", sentence, with_eps, returned, eps=0.0, tolerance=IN_FLOAT32)
+            yield Hypothesis("another eps of the clip", sentence, with_eps, returned, eps=0.0, tolerance=IN_FLOAT32)
 
 
 def in_root(eps: float) -> str:

@@ -61,7 +61,7 @@ def fitting_families(
         if number is not None and 0 < eps[0] <= number <= LARGEST_EPS:
             sentences.append(on_coefficient(number))
     if sentences:
-        yield Cause("another eps", ", or ".join(sentences))
+        yield Cause("another eps of the clip", ", or ".join(sentences))
     if factor := common(_factor):
         number = _simple(factor, (0.5, 2.0))
         if number is not None and not factor[0] <= 1 <= factor[1]:

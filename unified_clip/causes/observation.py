@@ -25,7 +25,7 @@ CLEAR_FACTOR = 8
 
 CauseKind = Literal[
     # found in the tensors of a call, or in the numbers of a recorded call
-    "16 bits", "another condition", "another eps", "another norm type", "another rule", "another threshold",
+    "16 bits", "another condition", "another eps of the clip", "another norm type", "another rule", "another threshold",
     "clipped below the threshold",
     "clipped twice", "coefficient", "float32", "given norm", "global for per group", "global for per slice",
     "global for per tensor", "inexact norm", "inf", "left out", "NaN", "need_clip", "not clipped",
@@ -34,7 +34,8 @@ CauseKind = Literal[
     "per tensor for per group", "per tensor for per slice", "rounding", "rounding noise", "rounding that has grown",
     "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
-    "another dtype", "another learning rate", "another optimizer", "another place of epsilon", "clip by hand",
+    "another dtype", "another learning rate", "another optimizer", "another place of the optimizer's eps",
+    "clip by hand",
     "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "repeated parameter", "several clips before a step", "shifted step", "skipped step", "squared rows",
@@ -122,7 +123,7 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     if len(kinds) > 1 or not first.kind:
         return None
     others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
-    is_either = first.kind == "another eps" and first.eps and others
+    is_either = first.kind == "another eps of the clip" and first.eps and others
     return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 
@@ -300,8 +301,8 @@ class Observation:
 
     def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
         fitting = [each for each in possible if self.fits(each, slack)]
-        if fitting and all(each.kind == "another eps" and each.norms for each in fitting):
-            outside = [each for each in possible if each.kind == "another eps" and not each.norms]
+        if fitting and all(each.kind == "another eps of the clip" and each.norms for each in fitting):
+            outside = [each for each in possible if each.kind == "another eps of the clip" and not each.norms]
             fitting = [each for each in outside if self.fits(each, max(slack, CLOSE))] + fitting
         return fitting
 

@@ -78,7 +78,7 @@ class RecordingComparison:
     @property
     def unreported_eps(self) -> tuple[Divergence, Cause] | None:
         """`other_eps`, or None if `findings` already contains a cause about eps."""
-        return None if any(each.kind == "another eps" for each in self.findings) else self.other_eps
+        return None if any(each.kind == "another eps of the clip" for each in self.findings) else self.other_eps
 
     @property
     def exit_code(self) -> int:

@@ -39,8 +39,8 @@ def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path)
 
 def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tmp_path: Path) -> None:
     causes = {
-        "a": ("another eps", "as with eps 0 instead of 1e-06"),
-        "b": ("another eps", "as with eps 0 instead of 1e-06"),
+        "a": ("another eps of the clip", "as with eps 0 instead of 1e-06"),
+        "b": ("another eps of the clip", "as with eps 0 instead of 1e-06"),
         "c": ("another threshold", "as with a threshold of 2 instead of 1"),
         "d": ("another threshold", "as with a threshold of 3 instead of 1"),
         "e": ("", ""),

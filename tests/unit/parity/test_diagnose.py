@@ -35,8 +35,13 @@ from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.norms import exact_norm
 
 MISTAKES = {
-    "eps": (GLOBAL, Mistake(eps=0.0), "another eps", "as with eps 0 instead of 1e-06"),
-    "eps where none is due": (PER_TENSOR, Mistake(eps=1e-6), "another eps", "as with eps 1e-06 instead of 0"),
+    "eps": (GLOBAL, Mistake(eps=0.0), "another eps of the clip", "as with eps 0 instead of 1e-06"),
+    "eps where none is due": (
+        PER_TENSOR,
+        Mistake(eps=1e-6),
+        "another eps of the clip",
+        "as with eps 1e-06 instead of 0",
+    ),
     "not counted": (GLOBAL, Mistake(not_counted=2), "left out", "as when 'encoder.bias' is left out of the norm"),
     "not counted, and no norm": (NO_NORM, Mistake(not_counted=0), "left out", "'embedding' is left out of the norm"),
     "dropped": (
@@ -238,7 +243,7 @@ def test_a_verdict_has_its_cause() -> None:
     outcome, expected = clip_with_mistake(GLOBAL, Mistake(eps=0.0)), oracle.expect(GLOBAL)
     result = judge_result(WorkItem(HOST, GLOBAL), expected, outcome, Framework(), ()).result
     assert result is not None
-    assert (result.verdict, result.cause) == ("different", "another eps")
+    assert (result.verdict, result.cause) == ("different", "another eps of the clip")
     assert result.detail.startswith("coefficient off by 1.5")
     assert result.detail.endswith("ULP; as with eps 0 instead of 1e-06")
     crashed = judge_result(WorkItem(HOST, GLOBAL), expected, Failure("crashed", "signal 11"), Framework(), ())

@@ -126,7 +126,7 @@ OUTCOMES = {
     "no eps, and so nothing clipped": (
         CallOutcome(dense(5e-7), [dense([3e-7, 4e-7])]),
         named_case("clip_grad_norm_", [dense([3e-7, 4e-7])], max_norm=1e-6),
-        "another eps",
+        "another eps of the clip",
         "as with eps 0 instead of 1e-06",
     ),
     "squares too large, and no norm": (
@@ -176,19 +176,19 @@ OUTCOMES = {
             dense(NORM_WITH_EPS), [dense([3e-4 * 1.3e-4 / NORM_WITH_EPS]), dense([4e-4 * 1.3e-4 / NORM_WITH_EPS])]
         ),
         named_case("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
-        "another eps",
+        "another eps of the clip",
         "as with eps 1e-06 inside the root of the norm",
     ),
     "eps inside the root of a norm that is returned without it": (
         CallOutcome(dense(5e-4), [dense([3e-4 * 1.3e-4 / NORM_WITH_EPS]), dense([4e-4 * 1.3e-4 / NORM_WITH_EPS])]),
         named_case("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
-        "another eps",
+        "another eps of the clip",
         "as with eps 1e-06 inside the root of the norm",
     ),
     "eps inside the root or outside of it": (
         CallOutcome(dense(5e-4), [dense([3e-4 * 1.3e-4 / (5e-4 + 1e-7)]), dense([4e-4 * 1.3e-4 / (5e-4 + 1e-7)])]),
         named_case("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
-        "another eps",
+        "another eps of the clip",
         "as with eps 1e-07 instead of 0, or as with eps 1e-10 inside the root of the norm",
     ),
     "one sign": (

@@ -30,7 +30,7 @@ THRESHOLD_ARGUMENTS = {
 
 RANDOM_MISTAKES: dict[str, Callable[[Case, int], Mistake]] = {
     "": lambda clip_case, number: Mistake(),
-    "another eps": lambda clip_case, number: Mistake(eps=1e-6 - clip_case.call.eps),
+    "another eps of the clip": lambda clip_case, number: Mistake(eps=1e-6 - clip_case.call.eps),
     "left out": lambda clip_case, number: Mistake(not_counted=number),
     "not scaled": lambda clip_case, number: Mistake(not_scaled=number),
     "per tensor for global": lambda clip_case, number: Mistake(own_norms=True),
@@ -103,7 +103,9 @@ def test_a_random_mistake_gets_no_wrong_cause(kind: str, drawn_case: tuple[Case,
         facts.add("coefficient")  # which it cannot be told from
         facts |= {"another norm type"} if exact_norm(clip_case.gradients, 2.0, "float64") == 2 else set()  # type: ignore[arg-type]
     if digest(outcome.gradients or []) == digest(clip_with_mistake(clip_case, Mistake(eps=0.0)).gradients or []):
-        facts.add("another eps")  # a norm between the threshold and the threshold less eps is not clipped either
+        facts.add(
+            "another eps of the clip"
+        )  # a norm between the threshold and the threshold less eps is not clipped either
     if kind == "left out" and len(clip_case.gradients) == 1:
         facts.add("underflow")  # as the norm of nothing is
     assert diagnose_outcome(clip_case, outcome)[0] in {kind, "", *facts}

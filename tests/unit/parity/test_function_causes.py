@@ -86,7 +86,7 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
     ),
     "eps": (
         lambda g, c: (min(1.0, c / (math.hypot(*norms(g)) + 1e-3)), math.hypot(*norms(g))),
-        "another eps",
+        "another eps of the clip",
         "as with eps 0.001 instead of 0",
     ),
     "the same threshold everywhere": (
@@ -195,7 +195,7 @@ def test_an_eps_that_is_added_to_the_coefficient_explains_the_cases_of_every_dty
 
     diagnoses = diagnose_function(clip, {**LISTS, **FLOAT16, "large": [[3e4, -4e4], [1e4]]})
     assert {each.cause for each in diagnoses.values()} == {
-        ("another eps", f"as with eps {eps:g} added to the coefficient")
+        ("another eps of the clip", f"as with eps {eps:g} added to the coefficient")
     }
     assert any("float16" in name for name in diagnoses)
 
@@ -204,8 +204,8 @@ def test_an_eps_that_is_added_to_the_coefficient_explains_the_cases_of_every_dty
     ("eps", "fault", "cause"),
     [
         (1e-10, "the norm is a number", ""),
-        (1e-3, "the norm is a number", "another eps"),
-        (1e-3, "", "another eps"),
+        (1e-3, "the norm is a number", "another eps of the clip"),
+        (1e-3, "", "another eps of the clip"),
     ],
 )
 def test_a_difference_of_the_form_has_no_cause_if_the_numbers_agree(eps: float, fault: str, cause: str) -> None:
@@ -285,7 +285,10 @@ def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() ->
         norm, eps = math.hypot(*norms(gradients)), 0.5 if len(gradients) == 3 else 1e-3
         return min(1.0, threshold / (norm + eps)), norm
 
-    assert diagnose_function(with_eps)["two at 0.7"].cause == ("another eps", "as with eps 0.001 instead of 0")
+    assert diagnose_function(with_eps)["two at 0.7"].cause == (
+        "another eps of the clip",
+        "as with eps 0.001 instead of 0",
+    )
 
 
 def test_a_gradient_that_is_left_out_for_its_shape_is_named() -> None:

@@ -178,13 +178,16 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-10), c)),
-        {("another eps", "as with eps 1e-10 inside the root of the norm")},
+        {("another eps of the clip", "as with eps 1e-10 inside the root of the norm")},
     ),
     "an unusual eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 3e-10), c)),
-        {("another eps", "as with eps 3e-10 inside the root of the norm")},
+        {("another eps of the clip", "as with eps 3e-10 inside the root of the norm")},
     ),
-    "eps": (clip_by(lambda n, c: clip_arrays(n + 1e-6, c)), {("another eps", "as with eps 1e-06 instead of 0")}),
+    "eps": (
+        clip_by(lambda n, c: clip_arrays(n + 1e-6, c)),
+        {("another eps of the clip", "as with eps 1e-06 instead of 0")},
+    ),
     "sign": (
         lambda grads, limit: ([-g * clip_arrays(total(grads), limit) for g in grads], total(grads)),
         {("signs", SIGNS.format(each)) for each in FROM_FIRST},
@@ -220,21 +223,21 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     **{
         f"eps {eps:g} after the division": (
             clip_by(lambda n, c, eps=eps: min(1.0, c / n + eps) if n else 1.0),  # type: ignore[misc]
-            {("another eps", f"as with eps {eps:g} added to the coefficient")},
+            {("another eps of the clip", f"as with eps {eps:g} added to the coefficient")},
         )
         for eps in (1e-8, 1e-6, 3e-5, 1e-3)
     },
     "eps in the returned norm": (
         clip_by_norm(lambda grads: total(grads) + 1e-6),
-        {("another eps", "as with eps 1e-06 instead of 0")},
+        {("another eps of the clip", "as with eps 1e-06 instead of 0")},
     ),
     "the threshold is compared without eps": (
         clip_by(lambda n, c: c / (n + 1e-6) if n > c else 1.0),
-        {("another eps", "as with eps 1e-06 instead of 0")},
+        {("another eps of the clip", "as with eps 1e-06 instead of 0")},
     ),
     "the smallest eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-12), c)),
-        {("another eps", "as with eps 1e-12 inside the root of the norm")},
+        {("another eps of the clip", "as with eps 1e-12 inside the root of the norm")},
     ),
     "per tensor": (
         lambda grads, limit: ([g * clip_arrays(total([g]), limit) for g in grads], total(grads)),

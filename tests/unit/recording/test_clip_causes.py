@@ -88,7 +88,7 @@ def test_missing_eps(compare_runs: Any) -> None:
     small = {"a": 0.3, "b": 0.4}
     old, new = (clip_line(1, small, threshold=0.1, eps=eps) for eps in (0.0, 1e-6))
     comparison = compare_runs([old], [new])
-    assert cause_kinds(comparison) == ["another eps"]
+    assert cause_kinds(comparison) == ["another eps of the clip"]
     assert comparison.first.stage == "coefficient"
     assert cause_kinds(compare_runs([old], [{**new, "coef": 0.1 / (0.5 + 2e-6)}])) == []
 

@@ -17,7 +17,7 @@ from unified_clip.recording.report import sentences
 
 BETAS = (0.9, 0.999)
 BETAS_IN_FLOAT32 = tuple(float(np.float32(beta)) for beta in BETAS)
-PLACE = "another place of epsilon"
+PLACE = "another place of the optimizer's eps"
 
 CompareSteps = Callable[..., RecordingComparison]
 
@@ -91,10 +91,10 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
         f"at step 1: effective eps of the optimizer is {eps_after_correction(1e-7)[0]} and {eps}."
     )
     assert cause_line == (
-        f"Another place of epsilon: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and b.jsonl "
-        f"(torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has the same "
-        "effect as the eps 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 and so "
-        "on, type "
+        f"Another place of the optimizer's eps: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and "
+        f"b.jsonl (torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has "
+        "the same effect as the eps 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 "
+        "and so on, type "
         '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`. This holds for runs that '
         "begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or has several "
         "optimizers, ignore this cause."
@@ -201,7 +201,7 @@ def test_eps_is_compared_as_a_number_at_equal_and_at_unknown_places(compare_step
         assert compare_steps((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
         (cause,) = compare_steps((old, [1e-8] * 3), (new, [1e-7] * 3)).findings
         assert cause.kind == "another optimizer"
-        assert "as with eps 1e-07 instead of 1e-08" in cause.sentence
+        assert "as with the optimizer's eps 1e-07 instead of 1e-08" in cause.sentence
 
 
 def test_a_class_of_the_user_is_recognized_by_whole_words_of_its_name(compare_steps: CompareSteps) -> None:

@@ -17,7 +17,11 @@ SMALL_LINE = clip_line(1, {"a": 0.3, "b": 0.4}, threshold=0.1)
 ONE_GRADIENT = clip_line(1, {"a": 3.001})
 
 MANUAL_CLIPS = {
-    "another eps": (SMALL_LINE, manual_clip(SMALL_LINE, 0.1 / (0.5 + 1e-5)), "as with eps 1e-05 instead of 0"),
+    "another eps of the clip": (
+        SMALL_LINE,
+        manual_clip(SMALL_LINE, 0.1 / (0.5 + 1e-5)),
+        "as with eps 1e-05 instead of 0",
+    ),
     "left out": (clip_line(1), manual_clip(clip_line(1), 1 / math.hypot(3, 12)), "as when 'b' is left out of the norm"),
     "16 bits": (ONE_GRADIENT, manual_clip(ONE_GRADIENT, 1 / 3.0), "as when the norm is rounded to bfloat16"),
     "clipped twice": (
@@ -49,7 +53,7 @@ def test_a_manual_clip_that_no_cause_explains_is_unexplained(compare_runs: Any) 
 
 
 MISTAKES: dict[str, Callable[[list[float], float], float]] = {
-    "another eps": lambda norms, threshold: threshold / (math.hypot(*norms) + 1e-5),
+    "another eps of the clip": lambda norms, threshold: threshold / (math.hypot(*norms) + 1e-5),
     "left out": lambda norms, threshold: threshold / math.hypot(*norms[1:]),
     "16 bits": lambda norms, threshold: threshold / float(np.float16(math.hypot(*norms))),
     "clipped twice": lambda norms, threshold: (threshold / math.hypot(*norms)) ** 2,

@@ -15,7 +15,7 @@ from unified_clip.recording.report import model, page, sentences
 THRESHOLD = 0.25
 PER_TENSOR = "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing"
 GLOBAL = "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing"
-EPS = "Another eps: b.jsonl differs from a.jsonl as with eps 1e-06 instead of 0."
+EPS = "Another eps of the clip: b.jsonl differs from a.jsonl as with eps 1e-06 instead of 0."
 
 Norms = dict[str, float]
 Compared = Callable[..., RecordingComparison]
@@ -48,7 +48,9 @@ NEW = [
 def test_an_established_eps_explains_later_coefficients(compare_runs: Compared, max_ulp: float) -> None:
     comparison = compare_runs(OLD, NEW, max_ulp=max_ulp)
     assert [each.stage for each in comparison.divergences] == ["gradient", "coefficient"]
-    assert all("another eps" in {each.kind for each in causes} for causes in comparison.divergences.values())
+    assert all(
+        "another eps of the clip" in {each.kind for each in causes} for causes in comparison.divergences.values()
+    )
     printed = sentences.lines(comparison)
     assert any(line.startswith(EPS) for line in printed)
     assert not any(line.startswith(("Unexplained", "Ruled out")) for line in printed)
@@ -57,12 +59,14 @@ def test_an_established_eps_explains_later_coefficients(compare_runs: Compared, 
 @pytest.mark.parametrize("swap", [False, True])
 def test_the_remedy_of_another_eps_keeps_the_rule(compare_runs: Compared, swap: bool) -> None:
     runs = [NEW, OLD] if swap else [OLD, NEW]
-    (advice,) = [line for line in sentences.lines(compare_runs(*runs)) if line.startswith("To have the same eps")]
+    (advice,) = [
+        line for line in sentences.lines(compare_runs(*runs)) if line.startswith("To have the same eps of the clip")
+    ]
     assert PER_TENSOR in advice
     assert "GradientClipByGlobalNorm" not in advice
     by_total_norm = [call(1, NORMS[0], eps, "global") for eps in (0.0, 1e-6)]
     comparison = compare_runs(*([each] for each in by_total_norm))
-    (advice,) = [line for line in sentences.lines(comparison) if line.startswith("To have the same eps")]
+    (advice,) = [line for line in sentences.lines(comparison) if line.startswith("To have the same eps of the clip")]
     assert GLOBAL in advice
     assert "GradientClipByNorm" not in advice
 
@@ -70,10 +74,10 @@ def test_the_remedy_of_another_eps_keeps_the_rule(compare_runs: Compared, swap: 
 def test_each_remedy_is_below_its_cause(compare_runs: Compared) -> None:
     later = [call(2, {"w": 1.5, "b": 0.5}, rule=rule) for rule in ("each", "global")]
     printed = sentences.lines(compare_runs([OLD[0], later[0]], [NEW[0], later[1]]))
-    kinds = ("Another eps: ", "Per tensor for global: ")
+    kinds = ("Another eps of the clip: ", "Per tensor for global: ")
     below = [printed[number + 1] for number, line in enumerate(printed) if line.startswith(kinds)]
     assert [line.partition(",")[0] for line in below] == [
-        "To have the same eps on both sides",
+        "To have the same eps of the clip on both sides",
         "To have the same rule",
     ]
     assert sum(line.startswith("To have the same") for line in printed) == 2
@@ -93,8 +97,10 @@ def test_an_eps_within_max_ulp_is_reported_with_its_remedy(compare_runs: Compare
     assert line.endswith("which --max-ulp 64 allows.")
     assert any(PER_TENSOR in line for line in printed)
     report = model.build(comparison)
-    assert [each.mistake for each in report.unreported] == ["another eps"]
-    assert "<b>Another eps</b>: b.jsonl differs from a.jsonl as with eps 1e-06 instead of 0" in page.render(report)
+    assert [each.mistake for each in report.unreported] == ["another eps of the clip"]
+    assert "<b>Another eps of the clip</b>: b.jsonl differs from a.jsonl as with eps 1e-06 instead of 0" in page.render(
+        report
+    )
 
 
 def test_an_eps_is_reported_after_a_first_difference_that_is_rounding(compare_runs: Compared) -> None:
@@ -123,13 +129,13 @@ def test_an_eps_without_effect_or_beside_other_gradients_is_no_cause(compare_run
     clipped = [call(2, {"w": 3.0}), call(2, {"w": 3.0})]  # at least one call of a run must clip
     comparison = compare_runs([a, clipped[0]], [b, clipped[1]], max_ulp=64)
     assert comparison.other_eps is None
-    assert "another eps" not in {each.kind for each in comparison.findings}
+    assert "another eps of the clip" not in {each.kind for each in comparison.findings}
 
 
 def test_a_difference_can_follow_from_an_earlier_eps(compare_runs: Compared) -> None:
     jump = call(3, {"w": 2.1, "b": NEAR}, 1e-6)
     printed = sentences.lines(compare_runs(OLD, [*NEW[:2], jump]))
-    assert "This difference might follow from the different eps at step 1." in printed
+    assert "This difference might follow from the different eps of the clips at step 1." in printed
     assert not any(line.startswith("Ruled out") for line in printed)
 
 

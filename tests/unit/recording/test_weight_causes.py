@@ -184,7 +184,7 @@ def test_coefficients_alone_do_not_show_an_effect_of_the_optimizer(compare_runs:
     old, new = ([clip_line(1), clip_line(2, eps=eps), clip_line(3)] for eps in (0.0, 1e-2))
     no_decay = {"settings": {"lr": 0.1, "weight_decay": 0.0}}
     comparison = compare_runs(with_steps(old, settings={"lr": 0.1, "weight_decay": 0.02}), with_steps(new, **no_decay))
-    assert cause_kinds(comparison) == ["another eps"]
+    assert cause_kinds(comparison) == ["another eps of the clip"]
 
 
 def test_a_small_difference_after_another_optimizer_is_not_called_grown_rounding(compare_runs: Any) -> None:

@@ -15,7 +15,7 @@ from support.tiers import sampled
         [
             ("grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}", "per tensor for global"),
             ("grads, _ = uc.clip_by_global_norm(grads, 0.25)", "another threshold"),
-            ("uc.clip_grad_norm_(grads, 0.5)", "another eps"),
+            ("uc.clip_grad_norm_(grads, 0.5)", "another eps of the clip"),
             ("uc.clip_grad_norm_({'weight': grads['weight']}, 0.5)", "left out"),
             ("uc.clip_by_global_norm(grads, 0.5)", "the clip does not reach the step"),
             ("grads, _ = uc.clip_by_global_norm({n: 2 * g for n, g in grads.items()}, 0.5)", "scaled gradients"),
@@ -83,7 +83,7 @@ def test_small_updates_are_compared_too(
 def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verify(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
     printed = capsys.readouterr().out
-    assert "Another eps: new.py:step differs from old.py:step as with eps 1e-06 instead of 0." in printed
+    assert "Another eps of the clip: new.py:step differs from old.py:step as with eps 1e-06 instead of 0." in printed
     assert "which --max-ulp 64 allows." in printed
 
 

@@ -134,7 +134,7 @@ def test_thresholds_of_two_networks_that_are_swapped_are_named(compare_scripts: 
 @pytest.mark.parametrize(
     ("clip", "mistake"),
     [
-        ("uc.clip_grad_norm_(critic, 0.5)", "another eps"),
+        ("uc.clip_grad_norm_(critic, 0.5)", "another eps of the clip"),
         ("critic |= {n: uc.clip_by_norm(g, 0.5) for n, g in critic.items()}", "per tensor for global"),
         ("critic |= uc.clip_by_global_norm({n: 2 * g for n, g in critic.items()}, 0.5)[0]", "scaled gradients"),
     ],

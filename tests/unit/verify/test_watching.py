@@ -371,10 +371,10 @@ def test_eps_is_named_beside_rounding_of_a_frameworks_function(tmp_path: Path) -
     settings = {"threshold": 1e-3, "norm": 1e-2}
     exact, off = 1e-3 / 1e-2, 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)
     assert compare_calls(tmp_path, {**OFF, **settings, "coef": off, "eps": 1e-6}, {**settings, "coef": exact}) == [
-        "another eps"
+        "another eps of the clip"
     ]
     assert compare_calls(tmp_path, {**OFF, **settings, "coef": off, "eps": 0.0}, {**settings, "coef": exact}) == [
-        "another eps"
+        "another eps of the clip"
     ]
     neither = {**OFF, **settings, "coef": 1e-3 / (1e-2 + 2e-6), "eps": 0.0}
     assert compare_calls(tmp_path, neither, {**settings, "coef": exact}) == []

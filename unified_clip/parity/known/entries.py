@@ -83,7 +83,7 @@ class NativeDeviation:
     """The cause as a sentence. If the cause is unknown, the text is ''."""
 
     cause_kind: str = ""
-    """The kind of the cause, such as "another eps"."""
+    """The kind of the cause, such as "another eps of the clip"."""
 
     contradiction: str = ""
     """A sentence about a rejected cause: the cause explains this case, but another case contradicts the cause."""

@@ -25,7 +25,7 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     old, new = pair.a.eps, pair.b.eps
     frameworks = ". PyTorch's rule adds 1e-06 to the norm" * ({old, new} == {0, 1e-6})
-    return point.cause("another eps", f"{instead('eps', new or 0.0, old or 0.0)}{frameworks}")
+    return point.cause("another eps of the clip", f"{instead('eps', new or 0.0, old or 0.0)}{frameworks}")
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:

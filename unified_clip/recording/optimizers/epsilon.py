@@ -107,13 +107,13 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
             if unknown
             else "No constant eps has the same effect at both places"
         )
-        return place_of(left), place_of(right), Cause("another place of epsilon", sentence)
+        return place_of(left), place_of(right), Cause("another place of the optimizer's eps", sentence)
     if _are_close(old, new, tolerance_of(left, right)):
         return None
     early, late, effect = (left, right, old) if place_of(left) == BEFORE else (right, left, new)
     sentence += f"At step {left.step}, the eps of {early.run} has the same effect as the eps "
     sentence += f"{setting_text(effect)} in {late.run}{_advice(early, late)}. {CONDITION}"
-    return old, new, Cause("another place of epsilon", sentence)
+    return old, new, Cause("another place of the optimizer's eps", sentence)
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:

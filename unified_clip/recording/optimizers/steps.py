@@ -24,6 +24,9 @@ TINY = 1e-20
 
 MOMENTUM = "rule for momentum"
 
+SETTING_TEXTS = {"eps": "the optimizer's eps"}
+"""Maps names of settings to texts. A clip has an eps, too."""
+
 
 class StepDifference(NamedTuple):
     divergence: Divergence
@@ -295,7 +298,7 @@ def _differing_settings(
             sentence = f"{differs} a learning rate of {values}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
-            sentence = f"{differs} {name} {values}"
+            sentence = f"{differs} {SETTING_TEXTS.get(name, name)} {values}"
             sentence += undecayed_text(left, right, names) if name == "weight_decay" else ""
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     counts = [step.decayed or (0, 0) for step in (left, right)]

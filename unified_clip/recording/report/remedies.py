@@ -20,26 +20,29 @@ REMEDIES: dict[CauseKind, str] = {
 }
 
 EPS_REMEDIES = {
-    "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
+    "global": "To have the same eps of the clip on both sides, use functions of one family. PyTorch: "
     "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm, and "
     "`clip_grad_norm_(parameters, c)` adds 1e-06.",
-    "each": "To have the same eps on both sides, keep the clip per tensor, and use functions of one family. PyTorch: "
-    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
-    "`clip_grad_norm_([p], c)` adds 1e-06.",
+    "each": "To have the same eps of the clip on both sides, keep the clip per tensor, and use functions of one "
+    "family. PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, "
+    "and a loop of `clip_grad_norm_([p], c)` adds 1e-06.",
 }
 
 
 def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
     advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
     if (step := step_of_other_eps(comparison)) is not None:
-        advice["another eps"] = [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
+        advice["another eps of the clip"] = [
+            EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)
+        ]
     return advice
 
 
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:
     """Return the first step at which different eps have an effect, or None if there is no such step."""
     causes = comparison.divergences.items()
-    steps = [divergence.step for divergence, each in causes if any(cause.kind == "another eps" for cause in each)]
+    kind = "another eps of the clip"
+    steps = [divergence.step for divergence, each in causes if any(cause.kind == kind for cause in each)]
     if comparison.other_eps:
         steps.append(comparison.other_eps[0].step)
     return min(steps, default=None)

@@ -23,7 +23,7 @@ RULED_OUT: dict[CauseKind, str] = {
     "another rule": "another rule",
     "another threshold": "another threshold",
     "another norm type": "another norm type",
-    "another eps": "another eps",
+    "another eps of the clip": "another eps of the clip",
     "per tensor for global": "per tensor for global",
     "clipped twice": "clipped twice",
     "clipping before unscaling": "clipping before unscaling",
@@ -84,8 +84,9 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
     if steps:
         return f"This difference might follow from the difference at step {steps[0].step}."
     step = step_of_other_eps(comparison)
-    is_later = step is not None and step <= divergence.step
-    return f"This difference might follow from the different eps at step {step}." if is_later else UNEXPLAINED
+    if step is None or step > divergence.step:
+        return UNEXPLAINED
+    return f"This difference might follow from the different eps of the clips at step {step}."
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
@@ -198,7 +199,7 @@ def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
         undecided.add("another learning rate")
     different = _other_clips(comparison, step)
     if "eps" in different:
-        undecided.add("another eps")
+        undecided.add("another eps of the clip")
     if "calls" in different:
         undecided |= {"another rule", "per tensor for global", "shifted step"}
     if clips[0] != clips[1] or "calls" in different:
