@@ -237,7 +237,9 @@ def _suite(options: argparse.Namespace) -> Suite:
     suite = whole = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
         advice = load.add_known_list(load.file_of(options.suite))
-        raise SuiteError(f"the suite names no list of known differences. {advice}.", "UC303")
+        raise SuiteError(
+            f"--accept needs a file for the known differences, and the suite names none. {advice}.", "UC303"
+        )
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
@@ -274,10 +276,10 @@ def _accept(report: ParityReport, path: Path) -> int:
     from .report import baseline, build
 
     if report.ours_differ or report.is_incomplete:
-        problem = f"{path} was not changed: unified_clip's results differ, results are missing, or nothing is tested"
-        remedy = "Correct the problems that parity.md in the report lists, and run the command with --accept again."
-        message = f"{problem}. {remedy}"
-        reject(UsageError(message, "UC303"))
+        why = "results of unified_clip are wrong" if report.ours_differ else "results are missing, or nothing is tested"
+        message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}"
+        remedy = "Correct the problems that parity.md in the report lists. Then run the command with --accept again."
+        reject(UsageError(f"{message}. {remedy}", "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs a run without them
         return report.exit_code or DIFFERENT
     try:

@@ -13,7 +13,7 @@ from unified_clip.parity import cli as parity_cli
 from unified_clip.parity.known import entries, match, update
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.report import build
-from unified_clip.parity.results import Change, FrameworkResult, ParityReport
+from unified_clip.parity.results import Change, FrameworkResult, ParityReport, UnifiedClipResult
 from unified_clip.parity.suite import load as suites
 
 VERSIONS = {"torch": "2.13"}
@@ -247,6 +247,24 @@ def test_after_a_failed_run_accept_says_that_the_next_run_passes(
     assert f"0 kept, 0 changed, 0 removed, 1 added. {advice}" in capfd.readouterr().out
     assert parity_cli._accept(run_with_differences({"one": 0.5}, entries.read(path)), path) == 0
     assert "ACCEPTED" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (clip_result("different"), "results of unified_clip are wrong"),
+        (clip_result("crashed"), "results are missing, or nothing is tested"),
+    ],
+)
+def test_accept_names_the_results_that_it_cannot_accept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], result: UnifiedClipResult, why: str
+) -> None:
+    path = tmp_path / "known.toml"
+    run = build.report(["torch"], [one_case("one", torch=FrameworkResult(host=result))], [], versions=VERSIONS)
+    assert parity_cli._accept(run, path) == run.exit_code
+    message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}. Correct"
+    assert message in capfd.readouterr().err.replace("\n", " ")
+    assert not path.exists()
 
 
 def test_accept_reports_a_loss_against_the_baseline_that_the_list_cannot_accept(

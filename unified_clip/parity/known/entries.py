@@ -238,7 +238,7 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
         raise schema.SuiteError(
             f"{path}: {len(unbounded)} of {len(known)} entries have size = inf, which would accept any number. The "
             f"first is the entry of {first.function!r} with the reason {first.reason!r}. Run the command with --accept "
-            "once: it writes not_finite and the size of finite numbers in place of inf. Titles and reasons stay",
+            "once. It replaces inf by the sizes of this run, and keeps titles and reasons",
             "UC303",
         )
     return known
