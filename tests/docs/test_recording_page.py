@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -22,6 +23,23 @@ def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
     recorded = runs.read(tmp_path / "run.jsonl")
     assert [line.step for line in recorded.lines] == [1, 2, 3]
     assert set(recorded.lines[0].parameters) == {"weight", "bias"}
+    texts = (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()
+    clips, steps = ([data for text in texts if key in (data := json.loads(text))] for key in ("call", "optimizer"))
+    first, *_ = ({name: {*fields} for name, fields in clip["parameters"].items()} for clip in clips)
+    assert (first["weight"] - first["bias"], first["bias"] & {"sums", "fingerprints"}) == ({"sums"}, {"fingerprints"})
+    assert [[*fields] for fields in clips[1]["parameters"].values()] == [["shape", "norm", "weight"]] * 2
+    assert [step["cleared"] for step in steps] == [None, True, True]
+    assert not any("changed" in step for step in steps)
+
+
+@pytest.mark.nightly
+def test_changed_counts_gradients_from_the_second_step_on(tmp_path: Path) -> None:
+    training, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    clip = "uc.clip_grad_norm_(model.parameters(), max_norm=1.0)"
+    assert clip in training
+    run(tmp_path, "-W", "ignore", "-c", training.replace(clip, "model.bias.grad.mul_(0.5)"))
+    texts = (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(text).get("changed", "missing") for text in texts[1:]] == ["missing", 1, 1]
 
 
 @pytest.mark.nightly
