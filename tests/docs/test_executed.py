@@ -24,7 +24,7 @@ RUN_BY = {
     "quickstart.md": "contract/test_readme.py",
     "recording.md": "docs/test_recording_page.py",
     "several-teams.md": "docs/test_several_teams_page.py",
-    "verify.md": "frameworks/test_torch_verify.py",
+    "verify.md": "docs/test_verify_page.py",
     **{f"{name}.md": "contract/test_pages.py" for name in ("jax", "mlx", "paddle", "tensorflow", "torch")},
 }
 """The test of each page."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,10 +16,6 @@ from support.port.verify_pairs import (
     verify_as_json,
 )
 from support.tiers import quick, sampled
-
-from unified_clip.cli import main
-
-PAGE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
 
 CLIP = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
 NATIVE = TORCH.replace("CLIP", CLIP)
@@ -117,26 +110,6 @@ def test_a_step_in_numpy_and_its_port(tmp_path: Path, capsys: pytest.CaptureFixt
     data = verify_as_json(tmp_path, capsys, old, NATIVE, "--max-ulp", "64")
     assert data["same"]
     assert largest_ulps(data, "update") <= 64
-
-
-@pytest.mark.nightly
-def test_the_example_on_the_page_prints_what_it_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for numbers, which are rounded otherwise on another processor."""
-    monkeypatch.chdir(tmp_path)
-    for name, code in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL):
-        Path(name).write_text(code, encoding="utf-8")
-    subprocess.run([sys.executable, "data.py"], check=True)
-    ((command, printed),) = re.findall(r"```console\n\$ unified-clip (.*?)\n(.*?)```", PAGE, re.DOTALL)
-    assert main(command.split()) == 1
-    assert without_numbers(capsys.readouterr().out) == without_numbers(printed)
-
-
-def without_numbers(text: str) -> list[str]:
-    """The lines but for the frame of the table."""
-    lines = [re.sub(r"\d[-\d.e]*", "#", line) for line in text.splitlines() if line[0] not in "┏┡└"]
-    return [" ".join(line.split()) for line in lines]
 
 
 @pytest.mark.nightly
