@@ -32,8 +32,7 @@ def test_the_example_runs(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
 def clip_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new folder, with clip.toml as docs/config.md has it."""
     pytest.importorskip("pydantic")
-    text = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)[0]
-    assert text.startswith("# clip.toml\n")
+    (text,) = re.findall(r"for example in `clip.toml`:\n\n```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
     (tmp_path / "clip.toml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 

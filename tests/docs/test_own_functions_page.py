@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from unified_clip import cli
@@ -15,9 +18,14 @@ from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load, own_functions
 from unified_clip.parity.suite.public_calls import CALLS
 from unified_clip.parity.workers import user_function
-from unified_clip.tensors.types import encode
+from unified_clip.tensors.arithmetic import rounded
+from unified_clip.tensors.types import Dense, encode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own-functions.md").read_text(encoding="utf-8")
+Array = npt.NDArray[Any]
+Clip = Callable[[list[Array], float, float], list[Array]]
+"""Returns the clipped arrays. The arguments are the arrays, the threshold and the total norm."""
+
 ENTRY = "an entry of parity/known.toml"
 (NOTE,) = re.findall(r"```text\n(Your functions that were not compared.*?)```", PAGE, re.DOTALL)
 
@@ -96,6 +104,86 @@ def test_the_tiny_norm_of_the_page_finds_a_small_eps_and_its_tolerance_only_mist
     assert not differs(worked, 1e-6, 1e-6)
     assert not differs(tiny, 0.0, 1e-6)
     assert not differs(worked, 0.0, 1e-6)
+
+
+def of_total(arrays: list[Array], threshold: float, norm: float) -> list[Array]:
+    coefficient = 1.0 if norm <= threshold else float(np.float32(threshold) / np.float32(norm))
+    return [array * coefficient for array in arrays]
+
+
+def of_each(arrays: list[Array], threshold: float, norm: float) -> list[Array]:
+    return [of_total([array], threshold, float(np.sqrt(np.sum(array**2))))[0] for array in arrays]
+
+
+def by(coefficient: Callable[[float, float], float]) -> Clip:
+    return lambda arrays, threshold, norm: [array * coefficient(threshold, norm) for array in arrays]
+
+
+def with_norm(norm_of: Callable[[Sequence[Array]], float]) -> Clip:
+    return lambda arrays, threshold, norm: of_total(arrays, threshold, norm_of(arrays))
+
+
+def in_bfloat16(arrays: Sequence[Array]) -> float:
+    total = np.asarray(0.0)
+    for number in (number for array in arrays for number in array.ravel()):
+        total = rounded(total + rounded(np.asarray(number**2), "bfloat16"), "bfloat16")
+    return float(np.sqrt(total))
+
+
+def of_the_beginning(arrays: Sequence[Array]) -> float:
+    return float(np.sqrt(sum(np.sum(array.ravel()[:65536] ** 2) for array in arrays)))
+
+
+MISTAKES: dict[str, list[Clip]] = {
+    "worked example": [of_each],
+    "NaN": [by(lambda threshold, norm: min(1.0, threshold / norm if norm else 1.0))],
+    "signs and shapes": [lambda arrays, threshold, norm: of_total(arrays, threshold or norm, norm)],
+    "bfloat16": [with_norm(in_bfloat16)],
+    "long": [with_norm(of_the_beginning)],
+    "large norm": [
+        lambda arrays, threshold, norm: of_total(arrays, threshold if norm > threshold * 1.001 else norm, norm),
+        by(lambda threshold, norm: threshold / norm if norm > threshold * 0.999 else 1.0),
+        by(lambda threshold, norm: min(1.0, threshold / norm + 1e-6) if norm else 1.0),
+    ],
+    "tiny norm": [with_norm(lambda arrays: float(np.sqrt(sum(np.sum(array**2) for array in arrays))) + 1e-6)],
+    "tiniest norm": [with_norm(lambda arrays: float(np.sqrt(sum(np.sum(array**2) for array in arrays) + 1e-12)))],
+}
+"""For each list of the page's table: functions with the mistake."""
+
+
+def detecting(suite: load.Suite, clip: Clip) -> set[str]:
+    """Return the lists of gradients that detect a mistake of a function."""
+    lists = set()
+    for case in suite.cases:
+        gradients = [gradient for gradient in case.gradients if isinstance(gradient, Dense)]
+        arrays = [gradient.values() for gradient in gradients]
+        norm = float(np.sqrt(sum(np.sum(array**2) for array in arrays)))
+        with np.errstate(all="ignore"):
+            results = iter(clip(arrays, case.arguments["clip_norm"], norm))
+        types = [gradient.dtype if isinstance(gradient, Dense) else "" for gradient in case.gradients]
+        clipped = [encode(rounded(next(results), dtype), dtype) if dtype else None for dtype in types]
+        outcome = CallOutcome(oracle.expect(case).norm, clipped, name="f")
+        difference = measure.measure(case, oracle.expect(case), outcome)
+        lists |= {case.gradients_name} if difference and difference.kind else set()
+    return lists
+
+
+def test_the_lists_of_the_page_detect_the_mistakes_of_the_table(folder: Path) -> None:
+    suite = load.read(Path("parity"))
+    table = PAGE.partition("| list | mistake of a function |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| ([\w ]+) \|", table, re.MULTILINE)) == {"any list", *MISTAKES}
+    assert detecting(suite, of_total) == set()
+    assert [name for name, clips in MISTAKES.items() if not all(name in detecting(suite, clip) for clip in clips)] == []
+
+
+def test_a_function_that_returns_none_has_no_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "own.py").write_text("def clip(grads, max_norm):\n    return None\n")
+    suite = folder / "parity" / "suite.toml"
+    text = re.sub(r"\[frameworks\..*\n.*\n", "", suite.read_text(encoding="utf-8"))
+    (folder / "parity" / "known.toml").write_text("", encoding="utf-8")
+    suite.write_text(f'{text}\n[frameworks.numpy.functions]\nclip_by_global_norm = "../own.py:clip"\n')
+    assert cli.main(["parity", "--without", "host"]) == 3
+    assert "own.py:clip returned None. Return (clipped gradients, norm). Or, if it clips" in capsys.readouterr().out
 
 
 @pytest.mark.nightly

@@ -194,7 +194,7 @@ def gitlab(machine: Machine, **variables: str) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize(("code", "status"), sampled([(WRONG, 1), (RIGHT, 0)], 2))
 def test_the_gitlab_job_keeps_the_exit_status_and_its_artifacts_exist(machine: Machine, code: str, status: int) -> None:
     machine.behave(code)
-    assert gitlab(machine).returncode == status
+    assert gitlab(machine, BASELINE="").returncode == status
     installed = machine.pip.read_text().split()
     assert installed == ["-m", "pip", "install", *JOB["variables"]["INSTALL"].split()]
     assert f"{REPOSITORY}@main" in installed
@@ -207,7 +207,7 @@ def test_the_gitlab_job_keeps_the_exit_status_and_its_artifacts_exist(machine: M
 @pytest.mark.nightly
 def test_a_baseline_of_the_gitlab_job_excuses_no_failure(machine: Machine) -> None:
     machine.behave(WRONG)
-    assert gitlab(machine).returncode == 1
+    assert gitlab(machine, BASELINE="").returncode == 1
     (machine.workspace / "report").rename(machine.workspace / "an earlier one")
     assert gitlab(machine, BASELINE="an earlier one/parity.json").returncode == 1
     assert json.loads((machine.workspace / "report" / "parity.json").read_text())["baseline"] == []
@@ -233,54 +233,66 @@ def test_the_page_lists_the_inputs_of_the_action() -> None:
 
 
 def test_the_workflow_on_the_page_uses_inputs_of_the_action() -> None:
-    block, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    inputs = inputs_of_the_page()
+    assert inputs.keys() <= ACTION["inputs"].keys()
+    assert inputs["baseline"] == JOB["variables"]["BASELINE"]
+    assert (inputs["extra-args"] in JOB["script"][1], inputs["extra-args"]) == (True, "--strict")
+
+
+def inputs_of_the_page() -> dict[str, str]:
+    """Return the inputs that the workflow on the page passes to the action."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]
-    assert step["with"].keys() <= ACTION["inputs"].keys()
+    inputs: dict[str, str] = step["with"]
+    return inputs
 
 
 @pytest.mark.nightly
-def test_the_job_without_the_action_uses_the_baseline_of_the_target_branch(machine: Machine) -> None:
-    _, block = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    pip, *steps, summary = [step["run"] for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "run" in step]
-    assert pip.startswith("pip install 'unified_clip[cli]@git+")
+def test_the_job_can_use_the_baseline_of_the_target_branch(machine: Machine) -> None:
+    (show,) = re.findall(r"`- run: (git show .*?)`", PAGE)
+    (given,) = re.findall(r"^- Pass `baseline: (.*)` to the action", PAGE, re.MULTILINE)
+    inputs = inputs_of_the_page() | {"baseline": given}
     stored = "cp report/parity.json parity/baseline.json"
     commit = "git init -q; git add parity; git -c user.name=A -c user.email=a@b.c commit -qm base"
-    branch = "git update-ref refs/remotes/origin/main HEAD"
+    branch = "git update-ref refs/remotes/origin/main HEAD; rm parity/baseline.json"
     assert machine.run("\n".join(["unified-clip parity", stored, commit, branch]), {}).returncode == 0
-    target = {"GITHUB_BASE_REF": "main"}
-    assert machine.run("\n".join([*steps, summary]), target).returncode == 0
-    assert machine.summary.read_text().startswith("# Parity report\n")
+    assert machine.run(show, {"GITHUB_BASE_REF": "main"}).returncode == 0
+    assert machine.step(SUITE, **inputs).returncode == 0
     machine.behave(WRONG)
-    assert machine.run(f"unified-clip parity || {stored}", {}).returncode == 0
-    completed = machine.run("\n".join(steps), target)
+    completed = machine.step(SUITE, **inputs)
     assert completed.returncode == 1
     assert completed.stdout.startswith("::error title=numpy%2C host path%2C different")
 
 
 @pytest.mark.nightly
-def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> None:
+def test_the_steps_of_the_page_run_in_a_new_repository(machine: Machine) -> None:
     shutil.rmtree(machine.workspace / "parity")
     machine.behave(RIGHT, frameworks=("numpy",))
     np.savez(machine.workspace / "gradients.npz", weight=np.ones(3, np.float32))
     git = "git init -q; git config user.name A; git config user.email a@b.c\n"
-    begin, accept, commit, make, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    begin, accept, commit, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert machine.run(begin, {}).returncode == 0
     (known,) = [code for code in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if code.startswith("known")]
     suite_file = machine.workspace / "parity" / "suite.toml"
     text = suite_file.read_text()
     assert f"# {known}" in text
-    suite_file.write_text(text.replace(f"# {known}", known))
+    text = text.replace(f"# {known}", known)
+    suite_file.write_text(text)
     assert machine.run(accept, {}).returncode == 0
     assert machine.run(git + commit, {}).returncode == 0
-    assert machine.run(make, {}).returncode == 0
-    completed = machine.run(take, {})
-    assert completed.returncode == 0
-    assert "Against the baseline: nothing changed." in completed.stdout
     tracked = machine.run("git ls-files", {}).stdout.split()
     files = ["parity/baseline.json", "parity/known.toml", "parity/suite.toml"]
     assert tracked == [".gitignore", "gradients.npz", *files]
+    completed = machine.run(take, {})
+    assert completed.returncode == 0
+    assert "Against the baseline: nothing changed." in completed.stdout
+    jobs = {"github": lambda: machine.step(SUITE, **inputs_of_the_page()), "gitlab": lambda: gitlab(machine)}
+    assert {name: job().returncode for name, job in jobs.items()} == {"github": 0, "gitlab": 0}
+    suite_file.write_text(text.replace("[4.7, 55650.0, 55700.0]", "[4.7]"))
+    assert {name: job().returncode for name, job in jobs.items()} == {"github": 1, "gitlab": 1}, "cases are missing"
+    suite_file.write_text(text)
     machine.behave(CLIPS_AT_TWICE, frameworks=("numpy",))
-    assert machine.run(take, {}).returncode == 1
+    assert {name: job().returncode for name, job in jobs.items()} == {"github": 1, "gitlab": 1}
 
 
 def test_links_of_the_page_exist() -> None:

@@ -15,6 +15,9 @@ Side = Literal["ours", "native"]
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 """The names of both sides in reports."""
 
+WIDTH = 13
+"""The width of the column of names in a report as text."""
+
 
 class Number(ReportModel):
     """An element of the exact result, of unified_clip's result, or of the framework's result."""
@@ -83,8 +86,8 @@ class WorstElement(ReportModel):
 
     def __str__(self) -> str:
         lines = [f"first differs at the {self.stage}: {self.place}; {self.apart} of {self.compared} numbers differ"]
-        lines.append(f"{'exact':12} {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
+        lines.append(f"{'exact':{WIDTH}} {self.exact.value!r:24} {self.exact.hex}  {self.dtype}")
         for name, number in zip(SIDES.values(), (self.ours, self.native), strict=True):
             if number:
-                lines.append(f"{name:12} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
-        return "\n".join([*lines, f"{'nearer':12} {SIDES[self.nearer]}"] if self.nearer else lines)
+                lines.append(f"{name:{WIDTH}} {number.value!r:24} {number.hex}  {number.ulps:.3g} ULP")
+        return "\n".join([*lines, f"{'nearer':{WIDTH}} {SIDES[self.nearer]}"] if self.nearer else lines)

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 from support.parity.cases import case, dense
+from support.parity.reports import native, one_case, report
 from support.parity.runs import exact_outcome
 
 from unified_clip.parity.elements import Number, WorstElement
 from unified_clip.parity.judge import oracle, worst_element
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.report import compared, page
+from unified_clip.parity.results import FrameworkResult
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense
 
@@ -151,9 +154,19 @@ def test_results_with_other_shapes_have_no_numbers_to_compare() -> None:
 
 
 def test_the_numbers_are_printed_in_decimal_and_hex() -> None:
-    text = str(worst_elements(case([dense([3.0, 4.0])], "global_norm"), host=CallOutcome(dense(7.0)))[HOST])
-    assert text.splitlines() == [
+    sides = {"host": CallOutcome(dense(7.0)), "native": CallOutcome(dense(5.5))}
+    details = worst_elements(case([dense([3.0, 4.0])], "global_norm"), **sides)
+    assert str(details[HOST]).splitlines() == [
         "first differs at the norm: the norm; 1 of 1 numbers differ",
-        "exact        5.0                      0x1.4000000000000p+2  float32",
-        "unified_clip 7.0                      0x1.c000000000000p+2  4.19e+06 ULP",
+        "exact         5.0                      0x1.4000000000000p+2  float32",
+        "unified_clip  7.0                      0x1.c000000000000p+2  4.19e+06 ULP",
+        "framework     5.5                      0x1.6000000000000p+2  1.05e+06 ULP",
+        "nearer        framework",
     ]
+    result = native("different", function="clip.py:f").model_copy(update={"details": details[NATIVE]})
+    assert compared.numbers(result)[-2:] == [
+        "your function 5.5                      0x1.6000000000000p+2  1.05e+06 ULP",
+        "nearer        your function",
+    ]
+    run = report(one_case("a", torch=FrameworkResult(native=result)))
+    assert '<th scope="row">your function</th><td>5.5</td>' in page.render(run)

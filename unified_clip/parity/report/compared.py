@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..._display import enumeration
-from ..elements import SIDES
+from ..elements import SIDES, WIDTH
 from ..modes import NATIVE, TITLES, YOURS
 from ..results import NativeResult, ParityReport, Result
 
@@ -18,7 +18,7 @@ def title(mode: str, result: Result | None) -> str:
 def numbers(result: Result) -> list[str]:
     first, *lines = str(result.details or "").splitlines() or [""]
     if isinstance(result, NativeResult) and result.is_users:
-        lines = [line.replace(SIDES["native"], "yours".ljust(len(SIDES["native"]))).rstrip() for line in lines]
+        lines = [line.replace(f"{SIDES['native']:{WIDTH}}", YOURS).replace(SIDES["native"], YOURS) for line in lines]
     return [first, *lines] if first else []
 
 
