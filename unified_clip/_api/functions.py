@@ -138,7 +138,7 @@ def clip_by_global_norm(
         spec = _declared(backend, t_list, arguments, in_place=False)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(
-                "check_replicas compares copies while the call measures the norm. With use_norm, the call measures no "
+                "check_replicas is not supported with use_norm: copies are compared only while the call measures the "
                 "norm. Leave out check_replicas or use_norm"
             )
         known_norm = (

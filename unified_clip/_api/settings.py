@@ -31,8 +31,8 @@ class ClipSettings:
         """Return the clip of a parameter, or the default clip."""
         if isinstance(parameter, str) and self._own:
             raise ValueError(
-                f"the clip of {parameter!r} is unknown, because params_grads has only the name of this parameter. "
-                "set_gradient_clip with param_list has set clips of single parameters. Pass the parameter in place of "
+                f"the clip of {parameter!r} is unknown: set_gradient_clip has set clips of single parameters "
+                "(param_list), but params_grads has only the name of this parameter. Pass the parameter in place of "
                 "the name"
             )
         own = self._own.get(id(parameter))  # removed with the parameter, so no other one has this id
