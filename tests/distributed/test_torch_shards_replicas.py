@@ -99,7 +99,7 @@ def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_
             "process_group lacks some of the ranks with copies of the gradient at position 0",
         ),
         (replicas.error_without_a_mesh, "Pass process_group as well, such as torch.distributed.group.WORLD"),
-        (replicas.error_of_this_process, "check_replicas is True, but process_group is None"),
+        (replicas.error_of_this_process, "check_replicas is True, but process_group=None means this process alone"),
     ],
 )
 def test_copies_that_cannot_be_compared_are_an_error(

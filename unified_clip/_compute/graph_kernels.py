@@ -59,12 +59,12 @@ class GraphPath(DevicePath):
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:
-        assert not self._is_per_tensor, "`per_tensor` has checked that the kernels compute these norms"
+        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support norms per tensor here"
         return super().norm(p)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
         is_for_kernels = self._graph_kernels.ndim(coef) == self._is_per_tensor  # else one coefficient per slice
         if is_for_kernels and self._graph_kernels.supports(self._tensors):
             return self._graph_kernels.scale(self._tensors, coef, per_tensor=self._is_per_tensor)
-        assert not self._is_per_tensor, "`per_tensor` has checked that the kernels compute these products"
+        assert not self._is_per_tensor, "bug in unified_clip: the kernels do not support products per tensor here"
         return super().scale(coef)

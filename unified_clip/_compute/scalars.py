@@ -60,10 +60,10 @@ class HostScalars:
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        raise NotImplementedError("the host path does not pack scalars")
+        raise NotImplementedError("bug in unified_clip: pack is only for the device path")
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        raise NotImplementedError("the host path does not pack scalars")
+        raise NotImplementedError("bug in unified_clip: unpack is only for the device path")
 
 
 HOST = HostScalars()

@@ -259,9 +259,9 @@ def _send_rejection(
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]
         gradients = [leaf._replace(tensor=gradient) for leaf, gradient in both if gradient is not None]
-    assert backend.distributed is not None, "`prepare_rejection` has checked that there are ranks"
+    assert backend.distributed is not None, "bug in unified_clip: the backend has no ranks"
     distributed = backend.distributed.with_spec(spec).distributed
-    assert distributed is not None, "with a declaration, the backend still has ranks"
+    assert distributed is not None, "bug in unified_clip: the backend has no ranks"
     with suppress(Exception):  # the error of the call is the one to raise
         shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
         if shards is not None:

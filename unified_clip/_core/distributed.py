@@ -43,8 +43,8 @@ class DistributedSpec:
         name = "ownership" if self.ownership is not None else "check_replicas" if self.check_replicas else None
         if self.process_group is None and name is not None:
             raise ValueError(
-                f"{name} is {getattr(self, name)!r}, but process_group is None, which means this process alone. Pass a "
-                f"process group, which exists after init_process_group, or leave {name} out"
+                f"{name} is {getattr(self, name)!r}, but process_group=None means this process alone. Pass a process "
+                f"group, or leave {name} out. In PyTorch, group.WORLD is None before init_process_group"
             )
 
     @property

@@ -142,7 +142,7 @@ def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> flo
     """
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n
-    assert n is not None, "an exact sum has no slack"
+    assert n is not None, "bug in unified_clip: the exact sum has a rounding error"
     return n
 
 

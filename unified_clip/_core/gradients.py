@@ -150,7 +150,7 @@ class GradientList:
         if p not in (1, 2):
             raise ValueError(
                 f"norms of order {p:g} per tensor are not supported for distributed gradients. Set norm_type to 1 or "
-                "2, or measure only the total norm: rule = 'global_norm' without details"
+                "2. Or clip by the total norm: set rule = 'global_norm', and leave details=True out"
             )
         self._tensor_norms[p] = self.shards.tensor_norms(
             int(p), self._must_match, self._measure, known_only=known_only, function=self.function

@@ -241,7 +241,7 @@ class DevicePrimitives(Protocol):
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
         """Read the bits of float32 numbers as int32 numbers, or the bits of int32 numbers as float32 numbers."""
-        raise TypeError(f"{self.name} cannot convert between float32 numbers and their bits")
+        raise TypeError(f"bug in unified_clip: the backend of {self.name} has no bitcast")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
         """Round a scalar to `dtype`, and return the result as float64."""

@@ -306,7 +306,7 @@ def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float
     """Return (min, max) for a clip by value."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
-        raise ValueError(f"`max` is {high} and `min` is None, which means -max. Pass `min` too, or `max` of 0 or more")
+        raise ValueError(f"`max` is {high}, below the default of `min`, -max. Pass `min` too, or `max` of 0 or more")
     low = -high if lower is None else _known_bound(backend, lower, "min")
     if low > high:
         raise ValueError(f"min ({low}) is above max ({high}). Swap them")

@@ -390,5 +390,5 @@ def _power_norm(
     if n is None:
         total, dtype = consensus.power_sum(own.power_sum(p, True), own.norm_dtype)
         n = total.root(p, dtype)
-    assert n is not None, "an exact sum has no slack"
+    assert n is not None, "bug in unified_clip: the exact sum has a rounding error"
     return n, dtype
