@@ -87,7 +87,7 @@ def test_plain_tensors_with_other_bits_on_a_rank_are_no_copies(worlds: Worlds, s
 
 
 def test_a_copy_that_one_rank_lacks_is_named(worlds: Worlds) -> None:
-    message = r"position 2 differ between ranks. No such gradient on rank 1: position 2. These gradients are plain"
+    message = r"position 2 differ between ranks. The gradient at position 2 is missing on rank 1. These"
     check_rejected(worlds(2).run(faults.run_case, "a copy without a gradient"), "ValueError", message)
 
 

@@ -45,8 +45,8 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     if len(calls) > 1:
         sentences.append(
             "A rank skipped a call, or went on after an error, so ranks are not at the same step. Every later call of "
-            "this process group raises too. Restart all ranks from the same checkpoint. Without a "
-            "restart, load the checkpoint and pass a new process group, whose calls are counted from 1"
+            "this process group raises an error, too. Restart all ranks from the same checkpoint. Or, on all ranks, "
+            "load the same checkpoint and pass a new process group: its calls are counted from 1"
         )
     else:
         sentences.append("Make the same call on every rank, and list every parameter, with or without a gradient")
@@ -77,7 +77,7 @@ def _differing_copies(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     named = ", ".join(list(differing)[:MAX_TEXTS]) + more
     missing = next(
         (
-            f"No such gradient on {format_ranks(ranks)}: {place}. "
+            f"The gradient at {place} is missing on {format_ranks(ranks)}. "
             for place, sent in differing.items()
             for ranks, value in sent
             if value is None

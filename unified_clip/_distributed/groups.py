@@ -88,10 +88,10 @@ class ProcessGroup(ABC):
         return False
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        raise NotImplementedError("norms of this process group are read on the host")
+        raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def join_terms(self, length: int) -> None:
-        raise NotImplementedError("norms of this process group are read on the host")
+        raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self.all_reduce(numbers, "SUM")

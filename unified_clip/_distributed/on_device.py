@@ -41,8 +41,8 @@ REMEDY = (
 )
 
 MIXED = (
-    "ranks make different calls. Some ranks repeat an earlier call, and leave the norm on the GPU. The norm of "
-    f"these ranks is NaN. {REMEDY}"
+    "ranks make different calls. The norm is NaN on each rank that repeats an earlier call and leaves the norm on the "
+    f"GPU. {REMEDY}"
 )
 
 

@@ -148,8 +148,8 @@ class DistributedGradients(LocalShards):
             ranks = self.inferred_copies(leaf, group) or ranks
         if not ranks <= group.ranks:
             raise ValueError(
-                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, and "
-                "check_replicas compares the copies of all these ranks. Leave process_group or check_replicas out"
+                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, but "
+                "check_replicas compares all copies. Leave process_group or check_replicas out"
             )
         copies = within or Copies.on(ranks, alone[0])
         return Replica(leaf, label(leaf), self.values[index], *copies)

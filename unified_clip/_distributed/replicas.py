@@ -252,8 +252,8 @@ def _describe_number(
     flags = exchange.all_gather(int(bool(wrong)))
     if not any(flags):
         return (
-            f"the ranks disagree about which of them is the first with {noun}. Make meshes with the same ranks in the "
-            "same order on each rank, and pass the same ownership"
+            f"the ranks disagree about the first rank that has {noun}. On each rank, make meshes with the same ranks "
+            "in the same order, and pass the same ownership"
         )
     sender = flags.index(1)
     own = None

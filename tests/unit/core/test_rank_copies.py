@@ -71,7 +71,7 @@ def test_up_to_four_copies_that_differ_are_named() -> None:
     assert message.startswith("the gradients at position 0, position 1, position 2, position 3 and 2 more differ")
     message = common_error(2, lambda group: norm_of_copies(group, 2.0, [np.ones(1)] * (2 - group.rank)))
     assert message.startswith(
-        "the gradients at position 1 differ between ranks. No such gradient on rank 1: position 1. These"
+        "the gradients at position 1 differ between ranks. The gradient at position 1 is missing on rank 1. These"
     )
 
 
