@@ -279,7 +279,7 @@ def test_a_configuration_clips_values_on_disjoint_devices() -> None:
     assert optax_transforms.last(state).clipped
 
 
-MISSING = "over which axes gradients are sharded, inside pmap or shard_map with check_vma=False"
+MISSING = "Inside pmap, or inside shard_map with check_vma=False, the axes over which gradients are sharded are unknown"
 
 
 def test_without_varying_axes_in_types_process_group_is_required() -> None:

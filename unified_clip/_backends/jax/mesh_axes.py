@@ -26,9 +26,9 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     if not _are_tracked(manual):
         if declared is None:
             raise ValueError(
-                "Cannot infer over which axes gradients are sharded, inside pmap or shard_map with check_vma=False. "
-                "Leave check_vma=False out. Or pass process_group: None if each device has complete gradients (as "
-                "after pmean), otherwise the names of the axes over which gradients are sharded"
+                "Inside pmap, or inside shard_map with check_vma=False, the axes over which gradients are sharded are "
+                "unknown. Leave check_vma=False out, or pass process_group. Pass None if each device has complete "
+                "gradients (as after pmean). Otherwise, pass the names of the axes over which gradients are sharded"
             )
         return tuple(declared)
     varying = _varying(tensor)

@@ -135,12 +135,12 @@ class JaxShards(LocalShards):
         leaf, value = self._leaves[index], self.values[index]
         if not self._is_within_group(value):
             raise ValueError(
-                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, and "
-                "check_replicas compares the copies of all these ranks. Leave process_group or check_replicas out"
+                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, but "
+                "check_replicas compares all copies. Leave process_group or check_replicas out"
             )
         if len(_ranks_of(value)) < self._group.size and self._spec.ownership_of(leaf) != DISTINCT:
             raise ValueError(
-                "check_replicas compares the copies of arrays on all ranks of the process group, and the gradient at "
+                "check_replicas compares the copies of arrays on all ranks of the process group, but the gradient at "
                 f"{leaf.place} is on devices of only some ranks. Leave check_replicas out"
             )
         devices: dict[Any, list[int]] = {}

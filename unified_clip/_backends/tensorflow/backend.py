@@ -127,7 +127,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return CoalescedSparse(values, lambda new: tf.IndexedSlices(new, indices, gradient.dense_shape), 1, indices)
 
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
-        raise AssertionError("tf.IndexedSlices have one sparse axis")
+        raise AssertionError("bug in unified_clip: tf.IndexedSlices have only one sparse axis")
 
     def _merged(self, indices: Tensor, values: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
         if not self._takes_host([indices, values], watched=[values] if differentiable else []):

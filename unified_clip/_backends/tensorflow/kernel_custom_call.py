@@ -71,7 +71,7 @@ def barrier(tensor: Tensor) -> Tensor:
 def attributes(op: Any) -> dict[str, Any]:
     target = op.get_attr("call_target_name").decode()
     if target != TARGET:
-        raise LookupError(f"{NAME} has no derivative and no rule for tf.vectorized_map if its target is {target!r}")
+        raise LookupError(f"{NAME} with the target {target!r} supports neither derivatives nor tf.vectorized_map")
     p, per_tensor, batch, *_ = op.get_attr("backend_config").split()
     return {"p": int(p), "per_tensor": per_tensor == b"1", "is_batch": int(batch) >= 0}
 

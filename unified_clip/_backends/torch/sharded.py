@@ -95,8 +95,8 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
         if size != world_size:
             raise ValueError(
                 f"the mesh of the gradient at {leaf.place} has {size} of {world_size} ranks. Cannot infer which "
-                "gradients the other ranks have. While PyTorch records derivatives, such a mesh is not supported. Call "
-                "under torch.no_grad(), and pass process_group and ownership"
+                "gradients the other ranks have: pass process_group and ownership. Derivatives are not supported with "
+                "such a mesh: also call under torch.no_grad()"
             )
 
 
