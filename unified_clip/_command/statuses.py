@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, or a framework's function does "
         "not match the list of known differences. With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
-        INCOMPLETE: "a framework is missing, crashed or hung, a function has no result, or the cases test nothing",
+        INCOMPLETE: "a framework is missing, crashed or hung, a function has no result, or no case tests a function",
     },
     "parity init": {
         SUCCESS: "the suite was written",
@@ -91,7 +91,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "verify": {
         SUCCESS: "the steps are the same, or differ by at most --max-ulp",
         DIFFERENT: "the steps differ",
-        REJECTED: "a file, a function or the command is invalid, or one of the steps makes no recorded clip call",
+        REJECTED: "a file, a function or the command is invalid, or no clip call was recorded in one of the steps",
         INCOMPLETE: "a process crashed or hung. The error has the signal and the last lines of its output",
     },
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},

@@ -37,8 +37,8 @@ def add_parser(commands: Any) -> None:
     bench.add_argument(
         "--device",
         metavar="NAME",
-        help="cpu, or cuda to measure PyTorch on a GPU. The default lists for cuda are ResNet-50, GPT-2 and "
-        "Llama-7B-layer (default: cpu)",
+        help="cpu, or cuda to measure PyTorch on a GPU. With cuda, the default of --lists is "
+        "ResNet-50,GPT-2,Llama-7B-layer (default: cpu)",
     )
     growth = "also measure how the time grows with elements and tensors (default: yes on the CPU, no on a GPU)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
