@@ -270,7 +270,7 @@ class AGC:
             raise ValueError(
                 f"the convention 'optax' does not support parameters with {len(shape)} axes. In a configuration, add "
                 "the parameter's name to exclude. Without a configuration, leave the parameter out. Or set "
-                "convention = 'timm', which has other units"
+                "convention = 'timm', which computes norms over other axes"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]
 

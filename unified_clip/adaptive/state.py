@@ -147,7 +147,7 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
 
 def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
     return TypeError(
-        f"{rule}.threshold returned a state with {sorted(new)}. Return a state with the names of init: "
+        f"{rule}.threshold returned a state with {sorted(new)}. Return the names that init returns: "
         f"{sorted(rule.init())}."
     )
 
@@ -173,7 +173,7 @@ def check_fixed_size(rule: Rule | AdaGC) -> None:
             else "The method init of the rule must not return an empty list"
         )
         raise TypeError(
-            f"the state of {rule} grows. A state that grows needs ClipConfig, a CPU and eager calls. {remedy}."
+            f"the state of {rule} grows. Only ClipConfig supports this, on a CPU and in eager mode. {remedy}."
         )
 
 

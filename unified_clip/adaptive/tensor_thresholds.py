@@ -27,8 +27,8 @@ def resize(state: states.State, count: int) -> states.State:
     if known != count:
         raise ValueError(
             f"the state of the adaptive rule adagc has the norms of {known} tensors, but the call has {count}. Pass "
-            "the same parameters in each step, including the parameters without a gradient. Load the state of the same "
-            "parameters"
+            "the same parameters in each step, including the parameters without a gradient. If you load a state, load "
+            "the state of these parameters"
         )
     return state
 

@@ -221,7 +221,7 @@ def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
         (saved() | {"step": "a"}, "the key `step` of the state is 'a'. Pass the dict that state_dict() returned."),
         (saved() | {"adaptive": {}}, "the saved state has no adaptive state, but this configuration needs one. Load"),
         (saved() | {"adaptive": None}, "the key `adaptive` of the state is None"),
-        (saved(rule="percentile"), "of the rule 'percentile'"),
+        (saved(rule="percentile"), "the saved state has the rule 'percentile' for the group"),
         (saved(state={"steps": 1}), "the state has the keys steps, but the state of "),
         (saved(state={}), "the state has the keys (none), but the state of "),
         (
