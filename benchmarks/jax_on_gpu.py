@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import optax
 
 import unified_clip.jax as uc
-from unified_clip.bench.lists import DTYPES, LISTS, arrays, rough_norm
+from unified_clip.bench.gradients import create_gradients, rough_norm
+from unified_clip.bench.lists import LISTS
+from unified_clip.bench.options import DTYPES
 
 REPEATS, CALLS = 40, 3
 
@@ -43,7 +45,7 @@ def main(names: list[str]) -> None:
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, optax {optax.__version__}")
     for name in names or LISTS:
         for dtype in DTYPES:
-            host_arrays = arrays(LISTS[name], dtype)
+            host_arrays = create_gradients(LISTS[name], dtype)
             norm = rough_norm(host_arrays)
             gradients = [jnp.asarray(array) for array in host_arrays]
             for what, threshold in (("clipped", norm / 2), ("not clipped", norm * 2)):

@@ -20,7 +20,8 @@ from time import perf_counter
 from typing import Any
 
 import unified_clip
-from unified_clip.bench.lists import LISTS, Shape, arrays, rough_norm
+from unified_clip.bench.gradients import create_gradients, rough_norm
+from unified_clip.bench.lists import LISTS, Shape
 
 RESNET = LISTS["ResNet-50"]
 SHAPES: dict[str, Sequence[Shape]] = {
@@ -34,7 +35,7 @@ OTHERWISE = 1000
 
 def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
     """Return a clip that always scales, because its threshold decreases by 0.1 % in each call."""
-    gradients = arrays(shapes, "float32")
+    gradients = create_gradients(shapes, "float32")
     norm = rough_norm(gradients)
     limits = (norm * 0.999**number for number in itertools.count(1))
     if framework == "numpy":

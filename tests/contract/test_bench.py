@@ -10,7 +10,9 @@ import pytest
 from support.kits import Kit, in_a_new_process
 
 from unified_clip.bench import lists, measure, worker
+from unified_clip.bench.gradients import create_gradients, rough_norm
 from unified_clip.bench.measure import Pair
+from unified_clip.bench.options import DTYPES, DTYPES_OF, Options
 from unified_clip.bench.pairs import FRAMEWORKS
 from unified_clip.parity.suite.call_form import leaves
 
@@ -53,10 +55,10 @@ def _measured(kit: Kit) -> None:
         pytest.skip("what is measured chooses its path itself")
 
 
-@pytest.fixture(params=lists.DTYPES)
+@pytest.fixture(params=DTYPES)
 def dtype(kit: Kit, request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if name not in FRAMEWORKS[kit.name].dtypes:
+    if name not in DTYPES_OF[kit.name]:
         pytest.skip(f"{name} is not measured on {kit.name}")
     return name
 
@@ -70,8 +72,8 @@ def outcome(kit: Kit, pair: Pair, call: Callable[[Any], Any]) -> list[np.ndarray
 
 
 def test_unified_clip_and_the_frameworks_functions_agree(kit: Kit, dtype: str) -> None:
-    arrays = lists.arrays(lists.LISTS["10x10"], dtype)
-    norm, pairs = lists.rough_norm(arrays), FRAMEWORKS[kit.name].pairs(arrays)
+    arrays = create_gradients(lists.LISTS["10x10"], dtype)
+    norm, pairs = rough_norm(arrays), FRAMEWORKS[kit.name].pairs(arrays)
     for limit in (norm / 2, 2 * norm):
         for pair in (*pairs.clips(limit), *pairs.in_graphs(limit)):
             results = outcome(kit, pair, pair.unified)
@@ -92,8 +94,8 @@ def check_native(kit: Kit, pair: Pair, results: list[np.ndarray]) -> None:
 
 def test_a_call_starts_from_gradients_that_are_not_clipped(kit: Kit) -> None:
     """Or only the first one would clip anything."""
-    arrays = lists.arrays(lists.LISTS["10x10"], "float32")
-    for pair in FRAMEWORKS[kit.name].pairs(arrays).clips(lists.rough_norm(arrays) / 2):
+    arrays = create_gradients(lists.LISTS["10x10"], "float32")
+    for pair in FRAMEWORKS[kit.name].pairs(arrays).clips(rough_norm(arrays) / 2):
         first, second = (outcome(kit, pair, pair.unified) for _ in range(2))
         for one, other in zip(first, second, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -104,8 +106,8 @@ def test_the_worker_measures_every_pair(kit: Kit, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lists, "GROWTH", {"tensors": {1001: [(1,)] * 1001}})
     in_use = FRAMEWORKS[kit.name]._replace(use_threads=lambda threads: None)  # TensorFlow cannot change it any more
     monkeypatch.setitem(FRAMEWORKS, kit.name, in_use)  # type: ignore[arg-type]
-    job = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": True, "device": "cpu"}
-    first, one, growth = worker.results(kit.name, job)
+    options = Options(frameworks=[kit.name], lists=["10x10"], dtypes=["float32"], seconds=0.0)
+    first, one, growth = worker.results(kit.name, options)
     assert set(first["versions"]) == set(FRAMEWORKS[kit.name].packages)
     measured = [each["native"] for each in one["results"] if each["native_ms"]]
     assert set(measured) == set(NATIVES[kit.name, "float32"])
@@ -127,7 +129,7 @@ print(BACKEND.threads())
 
 
 def test_the_memory_to_be_read_is_that_of_the_gradients(kit: Kit, dtype: str) -> None:
-    arrays = lists.arrays([(10,), (), (3, 4)], dtype)
+    arrays = create_gradients([(10,), (), (3, 4)], dtype)
     pairs = FRAMEWORKS[kit.name].pairs(arrays)
     pairs.clips(1.0)[0].prepare()
     views = pairs.memory()

@@ -20,6 +20,7 @@ from support.kits import Kit
 from unified_clip import cli
 from unified_clip._backends.torch import gpu
 from unified_clip.bench import cuda, report, worker
+from unified_clip.bench.options import Options
 from unified_clip.bench.pairs import torch_gradients
 
 pytest.importorskip("matplotlib")
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[2]
 NATIVE = "torch.nn.utils.clip_grad_norm_"
 HAS_KERNELS = cuda._has_kernels
-JOB = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": False, "device": "cuda"}
+OPTIONS = Options(["torch"], ["10x10"], ["float32"], growth=False, seconds=0.0, device="cuda")
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tmp_path: Path) -> None:
-    first, machine, one = worker.results("torch", JOB)
+    first, machine, one = worker.results("torch", OPTIONS)
     assert first["versions"] == {"torch": importlib.metadata.version("torch")}
     assert machine["machine"]["device"] == "none"
     variants = [f"{NATIVE}, Triton kernels", f"{NATIVE}, operations"]

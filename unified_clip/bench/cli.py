@@ -8,13 +8,8 @@ from typing import Any
 
 from .._command import INCOMPLETE, check_writable, interrupted
 from .._command.parser import comma_separated
-
-NAMES = {
-    "frameworks": "torch,tensorflow,paddle,jax,numpy",
-    "lists": "10x10,1000x100,ResNet-50,GPT-2,Llama-7B-layer",
-    "dtypes": "float32,bfloat16",
-}
-"""The default of each option as text. This module does not import the lists from `run`, because `run` imports NumPy."""
+from .lists import LISTS_ON_GPU
+from .options import DEVICES, Options
 
 
 def add_parser(commands: Any) -> None:
@@ -24,21 +19,22 @@ def add_parser(commands: Any) -> None:
         description="Measure unified_clip and the frameworks' own functions in turns, one process for each framework. "
         "Write bench.json, ratios.svg and growth.svg.",
     )
-    for name, names in NAMES.items():
-        option = bench.add_argument(f"--{name}", metavar="NAMES", help=f"comma-separated (default: {names})")
+    for name, names in (("frameworks", Options.frameworks), ("lists", Options.lists), ("dtypes", Options.dtypes)):
+        option = bench.add_argument(f"--{name}", metavar="NAMES", help=f"comma-separated (default: {','.join(names)})")
         option.type = lambda text: list(dict.fromkeys(comma_separated(text)))
-    bench.add_argument("--threads", type=int, metavar="N", help="threads of every function (default: 2)")
+    threads = f"threads of every function (default: {Options.threads})"
+    bench.add_argument("--threads", type=int, metavar="N", help=threads)
     bench.add_argument(
         "--seconds",
         type=float,
         metavar="N",
-        help="seconds for each measurement, which has at least 7 repeats (default: 1)",
+        help=f"seconds for each measurement, which has at least 7 repeats (default: {Options.seconds:g})",
     )
     bench.add_argument(
         "--device",
         metavar="NAME",
-        help="cpu, or cuda to measure PyTorch on a GPU. With cuda, the default of --lists is "
-        "ResNet-50,GPT-2,Llama-7B-layer (default: cpu)",
+        help=f"cpu, or cuda to measure PyTorch on a GPU. With cuda, the default of --lists is {','.join(LISTS_ON_GPU)} "
+        f"(default: {Options.device})",
     )
     growth = "also measure how the time grows with elements and tensors (default: yes on the CPU, no on a GPU)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
@@ -55,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     names = ("frameworks", "lists", "dtypes", "threads", "seconds", "growth", "device")
     passed = {name: value for name in names if (value := getattr(options, name)) is not None}
-    chosen = engine.Options(**engine.DEVICES.get(options.device, {}) | passed)
+    chosen = Options(**DEVICES.get(options.device, {}) | passed)
     check_writable(options.out, "bench.json")
     try:
         with progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:

@@ -6,11 +6,10 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .lists import Array
+from .gradients import Array
 from .measure import Call, Clock, Pair
 from .pairs import Framework, Pairs, clip_to, torch_gradients
 
-LISTS = ("ResNet-50", "GPT-2", "Llama-7B-layer")
 NATIVE, APEX = "torch.nn.utils.clip_grad_norm_", "apex.contrib.clip_grad.clip_grad_norm_"
 
 

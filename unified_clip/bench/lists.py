@@ -1,15 +1,14 @@
-"""Define the lists of gradients to clip, with the shapes of real models and with small sizes."""
+"""Define the lists of gradients to clip: the shapes of real models, and small lists.
+
+This module does not import NumPy, because the help of the command contains the names of the lists.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
 
-import numpy as np
-import numpy.typing as npt
-
 Shape = tuple[int, ...]
-Array = npt.NDArray[np.generic]
 
 
 def gpt2() -> list[Shape]:
@@ -50,29 +49,15 @@ LISTS: Mapping[str, Sequence[Shape]] = {
 """The shapes of each list. Small lists come first. After a large list, a framework could reuse the memory of this list
 for a smaller list."""
 
+LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
+"""The lists that are measured on a GPU by default."""
+
 GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
 """Lists that show how the time grows: one growing tensor, and a growing number of tensors with 100 elements."""
 
-DTYPES = ("float32", "bfloat16")
-
 
 def elements(shapes: Sequence[Shape]) -> int:
     return sum(map(prod, shapes))
-
-
-def arrays(shapes: Sequence[Shape], dtype: str) -> list[Array]:
-    """Return arrays of normally distributed numbers. All arrays repeat the same random block, to save time."""
-    block: Array = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        block = block.astype(ml_dtypes.bfloat16)
-    return [np.resize(block[: prod(shape)], shape) for shape in shapes]
-
-
-def rough_norm(arrays: Sequence[Array]) -> float:
-    """Return the approximate total norm of the arrays."""
-    return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .lists import Array
+from .gradients import Array
 
 WARM_UP = 2
 LEAST, MOST = 7, 300

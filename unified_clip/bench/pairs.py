@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .lists import DTYPES, Array
+from .gradients import Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
@@ -300,9 +300,8 @@ class Framework(NamedTuple):
     packages: Sequence[str]
     """The packages that the framework and its clip functions need. The report has their versions."""
 
-    dtypes: Sequence[str] = DTYPES
     use_threads: Callable[[int], None] = lambda threads: None
-    """Set the number of threads, for a framework that ignores the environment variables in `THREADS`."""
+    """Set the number of threads, for a framework that ignores the environment variables in `run.THREADS`."""
 
     milliseconds: Callable[[Call, Any, Clock], float] = on_host
     describe_device: Callable[[], dict[str, Any]] | None = None
@@ -314,8 +313,5 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "tensorflow": Framework(tensorflow_pairs, ("tensorflow",), use_threads=_tensorflow_threads),
     "paddle": Framework(paddle_pairs, ("paddlepaddle",)),
     "jax": Framework(jax_pairs, ("jax", "jaxlib", "optax")),
-    "numpy": Framework(numpy_pairs, ("numpy",), dtypes=("float32",)),
+    "numpy": Framework(numpy_pairs, ("numpy",)),
 }
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
-"""The environment variables that set the number of threads of OpenMP, BLAS, Paddle, and XLA in JAX."""

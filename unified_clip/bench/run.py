@@ -7,68 +7,19 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import unified_clip
 
 from .. import _workers
-from .._coded_error import CodedError
 from .._native import KERNELS
 from .._scratch import Scratch
-from . import cuda
-from .lists import DTYPES, GROWTH, LISTS
-from .pairs import FRAMEWORKS, THREADS
+from .options import Options
 
-
-class OptionsError(CodedError, code="UC203"):
-    """An option has an invalid value. The message contains the option and the remedy."""
-
-
-DEVICES: dict[str, dict[str, Any]] = {
-    "cpu": {},
-    "cuda": {"frameworks": ["torch"], "lists": list(cuda.LISTS), "growth": False},
-}
-"""The devices to measure. Each device has its own defaults for some fields of `Options`."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of a benchmark. An invalid option raises OptionsError."""
-
-    frameworks: Sequence[str] = tuple(FRAMEWORKS)
-    lists: Sequence[str] = tuple(LISTS)
-    dtypes: Sequence[str] = DTYPES
-    threads: int = 2
-    growth: bool = True
-    seconds: float = 1.0
-    """The number of seconds for the measurement of one pair of functions. A slow pair takes longer, because each pair
-    is called at least 7 times."""
-
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        for field, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
-            if unknown := [name for name in getattr(self, field) if name not in known]:
-                raise OptionsError(f"--{field} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
-        if self.device not in DEVICES:
-            raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
-        if self.device == "cuda" and set(self.frameworks) != {"torch"}:
-            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or no --frameworks.")
-        if not any(map(self.steps, self.frameworks)):
-            names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
-            supported = dict.fromkeys(dtype for name in self.frameworks for dtype in FRAMEWORKS[name].dtypes)
-            raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass --dtypes {','.join(supported)}.")
-        if not 1 <= self.threads <= 1024:
-            raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
-        if not 0 <= self.seconds < float("inf"):
-            raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number of 0 or more.")
-
-    def steps(self, framework: str) -> int:
-        """Return the number of measurements that the worker of a framework prints."""
-        dtypes = [dtype for dtype in FRAMEWORKS[framework].dtypes if dtype in self.dtypes]
-        return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads", "PJRT_NPROC")
+"""The environment variables that set the number of threads of OpenMP, BLAS, Paddle, and XLA in JAX."""
 
 
 def command(framework: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Measure one framework: `python -X faulthandler -m unified_clip.bench.worker FRAMEWORK JOB`.
 
-JOB is a JSON object with the fields of `run.Options`. The worker prints a line of JSON for each list of gradients.
+JOB is a JSON object with the fields of `Options`. The worker prints a line of JSON for each list of gradients.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import unified_clip
 
 from .. import _workers
 from . import cuda, lists, measure
+from .gradients import create_gradients, rough_norm
+from .options import DTYPES_OF, Options
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
 
 LONG = 10**6
@@ -26,53 +28,55 @@ LONG = 10**6
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    name, job = sys.argv[1], json.loads(sys.argv[2])
+    name, options = sys.argv[1], Options(**json.loads(sys.argv[2]))
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # stdout now goes to stderr: frameworks may print to stdout
-        for result in results(name, job):
+        for result in results(name, options):
             print(json.dumps(result), file=out, flush=True)
 
 
-def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def results(name: str, options: Options) -> Iterator[dict[str, Any]]:
     """Yield parts of bench.json: the versions, the device if it is not the CPU, and each measurement.
 
     If a package or the device is missing, yield only {"missing": {name: reason}}.
     """
-    framework = cuda.FRAMEWORK if job["device"] == "cuda" else FRAMEWORKS[name]
+    framework = cuda.FRAMEWORK if options.device == "cuda" else FRAMEWORKS[name]
     try:
-        framework.use_threads(job["threads"])
-        framework.pairs(lists.arrays([(1,)], "float32"))
+        framework.use_threads(options.threads)
+        framework.pairs(create_gradients([(1,)], "float32"))
     except (ModuleNotFoundError, cuda.NoDeviceError) as error:
         if (getattr(error, "name", None) or "").startswith("unified_clip"):
             raise
-        advice = "Install it" if job["device"] == "cuda" else f"Install it, or leave {name} out of --frameworks"
+        advice = "Install it" if options.device == "cuda" else f"Install it, or leave {name} out of --frameworks"
         yield {"missing": {name: f"{error}. {advice}." if isinstance(error, ModuleNotFoundError) else str(error)}}
         return
     versions = {package: importlib.metadata.version(package) for package in framework.packages}
     yield {"versions": versions, "compiled_kernels": {name: unified_clip.native_available()}}
     if framework.describe_device is not None:
         yield {"machine": framework.describe_device()}
-    for shapes in job["lists"]:
-        for dtype in framework.dtypes:
-            if dtype in job["dtypes"]:
-                yield _labelled(one_list(framework, lists.LISTS[shapes], dtype, job), name, list=shapes, dtype=dtype)
-    for along, points in lists.GROWTH.items() if job["growth"] else ():
+    for shapes in options.lists:
+        for dtype in DTYPES_OF[name]:
+            if dtype in options.dtypes:
+                yield _labelled(
+                    one_list(framework, lists.LISTS[shapes], dtype, options), name, list=shapes, dtype=dtype
+                )
+    for along, points in lists.GROWTH.items() if options.growth else ():
         for count, shapes in points.items():
-            yield _labelled(one_point(framework, shapes, job), name, along=along, count=count)
+            yield _labelled(one_point(framework, shapes, options), name, along=along, count=count)
 
 
 def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels: Any) -> dict[str, Any]:
     return {key: [{"framework": framework} | labels | row for row in table] for key, table in rows.items()}
 
 
-def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def one_list(framework: Framework, shapes: Any, dtype: str, options: Options) -> dict[str, list[dict[str, Any]]]:
     """Measure one list of gradients in one dtype. Return the tables "results", "memory" and "limits" of bench.json."""
     gc.collect()  # free the previous list
-    arrays = lists.arrays(shapes, dtype)
-    norm, pairs, seconds = lists.rough_norm(arrays), framework.pairs(arrays), job["seconds"]
+    gradients = create_gradients(shapes, dtype)
+    norm, pairs, seconds = rough_norm(gradients), framework.pairs(gradients), options.seconds
     on_host = framework.describe_device is None
     memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place and on_host]
-    ways = [("", pairs.clips)] + ([(", in a graph", pairs.in_graphs)] if len(arrays) <= MOST_COMPILED else [])
+    ways = [("", pairs.clips)] + ([(", in a graph", pairs.in_graphs)] if len(gradients) <= MOST_COMPILED else [])
     compared = [
         {"what": f"{kind}{where}", **measure.compare(pair, seconds, milliseconds=framework.milliseconds)}
         for where, clips in ways
@@ -82,7 +86,7 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds, milliseconds=framework.milliseconds)})
     limits = []
     if lists.elements(shapes) > LONG and on_host:
-        limits = [measure.limits(pairs.memory(), pairs.clips(norm)[0].prepare, job["threads"], seconds)]
+        limits = [measure.limits(pairs.memory(), pairs.clips(norm)[0].prepare, options.threads, seconds)]
     return {"results": compared, "memory": memory, "limits": limits}
 
 
@@ -93,11 +97,11 @@ def _memory(pair: measure.Pair) -> dict[str, Any]:
     return {"native": pair.native_name, **sizes}
 
 
-def one_point(framework: Framework, shapes: Any, job: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    arrays = lists.arrays(shapes, "float32")
-    pairs: Pairs = framework.pairs(arrays)
-    pair = pairs.clips(lists.rough_norm(arrays) / 2)[0]
-    return {"growth": [measure.compare(pair, job["seconds"], milliseconds=framework.milliseconds)]}
+def one_point(framework: Framework, shapes: Any, options: Options) -> dict[str, list[dict[str, Any]]]:
+    gradients = create_gradients(shapes, "float32")
+    pairs: Pairs = framework.pairs(gradients)
+    pair = pairs.clips(rough_norm(gradients) / 2)[0]
+    return {"growth": [measure.compare(pair, options.seconds, milliseconds=framework.milliseconds)]}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,174 @@
+"""The command `unified-clip bench`, and the ends of its workers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from support.bench import DATA, check_schema
+
+from unified_clip import cli
+from unified_clip._install import command
+from unified_clip.bench import run
+from unified_clip.bench.options import Options
+
+pytestmark = pytest.mark.nightly
+
+
+def bench(out: Path, *more: str, frameworks: str = "numpy") -> int:
+    arguments = ["--frameworks", frameworks, "--lists", "10x10", "--seconds", "0", "--no-growth"]
+    return cli.main(["bench", *arguments, "--out", str(out), *more])
+
+
+def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert bench(tmp_path / "out", "--threads", "1") == 0
+    data = json.loads((tmp_path / "out/bench.json").read_text(encoding="utf-8"))
+    check_schema(data)
+    assert (data["threads"], data["versions"]["numpy"]) == (1, np.__version__)
+    assert [each["what"] for each in data["results"]] == ["clipped", "not clipped", "norm alone"]
+    assert all(ElementTree.parse(tmp_path / "out" / name) for name in ("ratios.svg", "growth.svg"))
+    printed = capfd.readouterr().out
+    assert "plain NumPy" in printed
+    assert str(tmp_path / "out/bench.json") in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--frameworks", "numpy,caffe"], "--frameworks has 'caffe'. Choose from torch, "),
+        (["--lists", "GPT-9"], "--lists has 'GPT-9'. Choose from 10x10, "),
+        (["--dtypes", ""], "--dtypes has ''"),
+        (["--threads", "0"], "--threads is 0"),
+        (["--seconds", "nan"], "--seconds is nan"),
+        (["--device", "tpu"], "--device is 'tpu'. Choose from cpu, cuda."),
+        (
+            ["--device", "cuda", "--frameworks", "torch,numpy"],
+            "--device cuda measures torch only. Pass --frameworks torch",
+        ),
+    ],
+)
+def test_the_command_refuses_what_there_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert cli.main(["bench", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_refuses_a_directory_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert bench(tmp_path / "file") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_command_names_the_extra_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else object())
+    assert bench(tmp_path) == 2
+    assert f"not installed: matplotlib. Install the extra `bench`: {command('bench')}" in capsys.readouterr().err
+
+
+def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have PyTorch's worker run some code first, and the others none."""
+    right = run.command
+    lines = f"import sys; sys.modules['torch'] = None; from unified_clip.bench import worker; {code}"
+    dying = [sys.executable, "-X", "faulthandler", "-c", lines, "torch"]
+    monkeypatch.setattr(run, "command", lambda name: dying if name == "torch" else right(name))
+
+
+def test_a_worker_that_dies_is_reported_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "import os; os.write(1, b'{\"results\": ['); os.abort()")
+    assert bench(tmp_path, frameworks="torch,numpy") == 3
+    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert data["failed"]["torch"].startswith(
+        "signal 6 (SIGABRT); the last lines of stderr: Fatal Python error: Aborted"
+    )
+    assert {each["framework"] for each in data["results"]} == {"numpy"}
+    assert "torch: its process ended: signal 6" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("device", "visible"), [("cpu", ""), ("cuda", "3")])
+def test_only_the_worker_of_a_gpu_sees_gpus(device: str, visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    code = "import json, os; print(json.dumps({'missing': {'torch': os.environ['CUDA_VISIBLE_DEVICES']}}))"
+    monkeypatch.setattr(run, "command", lambda framework: [sys.executable, "-c", code])
+    data = run.run(Options(frameworks=["torch"], device=device), lambda *_: None)
+    assert (data["missing"], data["failed"]) == ({"torch": visible}, {})
+
+
+def test_a_framework_that_is_not_installed_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "worker.main()")
+    assert bench(tmp_path, frameworks="torch,numpy") == 3
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "torch: not measured: import of torch halted" in printed
+    assert "Install it, or leave torch out of --frameworks" in printed
+    assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["failed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [({}, 0), ({"missing": {"jax": "why"}}, 0), ({"failed": {"jax": "why"}}, 3), ({"results": [], "growth": []}, 3)],
+)
+def test_the_exit_status_says_whether_all_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], status: int
+) -> None:
+    """What is not installed has to be measured only where it was named."""
+    monkeypatch.setattr(run, "run", lambda options, progress: DATA | {"limits": []} | change)
+    assert cli.main(["bench", "--out", str(tmp_path)]) == status
+
+
+HANGS = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
+# Have another thread take the signal: then it does not end a read of the main thread.
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+from unified_clip import cli
+from unified_clip.bench import run
+hang = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+run.command = lambda framework: [sys.executable, "-c", hang, "started"]
+sys.exit(cli.main(["bench", "--frameworks", "numpy", "--out", "out"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+def test_ctrl_c_ends_a_run_whose_worker_prints_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGS], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (
+        cli.INTERRUPTED,
+        "unified-clip: interrupted. All its processes were ended, and no report was written.\n",
+    )
+
+
+def test_an_interrupted_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run", interrupt)
+    assert bench(tmp_path) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert not (tmp_path / "bench.json").exists()

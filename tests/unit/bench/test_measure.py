@@ -1,0 +1,113 @@
+"""The times and the memory that `unified-clip bench` measures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip.bench import measure
+from unified_clip.bench.measure import LEAST, MOST, WARM_UP, Pair
+
+pytestmark = pytest.mark.nightly
+
+
+class Fake:
+    """A clock that moves when a call is made, and a record of what was called."""
+
+    def __init__(self, **costs: Iterator[float]) -> None:
+        self.costs, self.now = costs, 0.0
+        self.called: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def call(self, name: str) -> Callable[[Any], None]:
+        def act(given: Any = None) -> None:
+            self.called.append(name)
+            self.now += next(self.costs[name])
+
+        return act
+
+
+def always(value: float) -> Iterator[float]:
+    while True:
+        yield value
+
+
+def compared(seconds: float, **costs: Iterator[float]) -> tuple[dict[str, Any], list[str]]:
+    fake = Fake(prepare=always(0.5), **costs)
+    native = fake.call("native") if "native" in costs else None
+    pair = Pair("name", lambda: fake.call("prepare")(), fake.call("unified"), native)  # type: ignore[func-returns-value]
+    return measure.compare(pair, seconds, fake.clock), fake.called
+
+
+def test_calls_take_turns_after_warming_up_and_what_prepares_is_not_timed() -> None:
+    times, called = compared(0, unified=always(0.002), native=always(0.003))
+    assert called[::2] == ["prepare"] * (2 * (WARM_UP + LEAST))
+    assert (
+        called[1::2]
+        == ["unified", "native"] * WARM_UP + (["unified", "native", "native", "unified"] * LEAST)[: 2 * LEAST]
+    )
+    assert times == {
+        **{"native": "name", "repeats": LEAST},
+        **{"ours_ms": [2.0] * 3, "native_ms": [3.0] * 3, "ratio": [1.5] * 3},
+    }
+
+
+def test_medians_and_quartiles_are_of_all_repeats_but_the_warm_up() -> None:
+    times = iter([9.0] * WARM_UP + [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007])
+    row, _ = compared(0, unified=times, native=always(0.012))
+    assert row["ours_ms"] == [2.5, 4.0, 5.5]
+    assert row["ratio"] == [2.2, 3.0, 5.0]  # medians of 12, 6, 4, 3, 2.4, 2 and 12/7
+
+
+@pytest.mark.parametrize(("seconds", "repeats"), [(0, LEAST), (20, 20), (1e9, MOST)])
+def test_a_pair_is_repeated_for_as_long_as_it_may_take(seconds: float, repeats: int) -> None:
+    times, _ = compared(seconds, unified=always(0.25), native=always(0.25))  # and twice half a second to prepare
+    assert times["repeats"] == pytest.approx(repeats, abs=repeats // 3 if seconds == 20 else 0)
+
+
+def test_without_a_native_function_unified_clip_is_measured_alone() -> None:
+    times, called = compared(0, unified=always(0.002))
+    assert called[1::2] == ["unified"] * (WARM_UP + LEAST)
+    assert (times["ours_ms"], times["native_ms"], times["ratio"]) == ([2.0] * 3, None, None)
+
+
+def test_the_machines_limits_are_of_the_memory_given() -> None:
+    given = [np.ones((100, 1000), np.float32), np.ones(900_000, np.uint16), np.ones((), np.float32)]
+    prepared: list[None] = []
+    measured = measure.limits(given, lambda: prepared.append(None), 2, 0.0)
+    assert measured["bytes"] == 2_200_004
+    assert all(0 < low <= high for low, _, high in (measured["read_ms"], measured["read_write_ms"]))
+    assert len(prepared) == 2 * (WARM_UP + LEAST)
+    assert all((array == 1).all() for array in given)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_threads_share_the_memory_to_be_read_evenly(count: int) -> None:
+    given = [np.arange(10), np.arange(0), np.arange(1), np.arange(25)]
+    parts = measure.shares(given, count)
+    lengths = [sum(piece.size for piece in part) for part in parts]
+    assert max(lengths) - min(lengths) <= 1
+    assert np.concatenate([piece for part in parts for piece in part]).tolist() == np.concatenate(given).tolist()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_extra_memory_is_what_a_call_takes_and_gives_back() -> None:
+    size = 200 << 20
+
+    def takes(given: Any) -> None:
+        np.ones(size, np.uint8)
+
+    growth = measure.extra_memory(takes, None)
+    assert growth == pytest.approx(size, rel=0.05)
+    assert measure.extra_memory(lambda given: None, None) < size // 20  # type: ignore[operator]
+
+
+def test_elsewhere_extra_memory_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert measure.extra_memory(lambda given: None, None) is None

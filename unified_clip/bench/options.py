@@ -1,0 +1,73 @@
+"""The options of a benchmark and their defaults: frameworks, lists of gradients, dtypes, threads and seconds.
+
+This module does not import NumPy, because the help of the command contains the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._coded_error import CodedError
+from .lists import GROWTH, LISTS, LISTS_ON_GPU
+
+DTYPES = ("float32", "bfloat16")
+
+DTYPES_OF: Mapping[str, Sequence[str]] = {
+    "torch": DTYPES,
+    "tensorflow": DTYPES,
+    "paddle": DTYPES,
+    "jax": DTYPES,
+    "numpy": ("float32",),
+}
+"""The dtypes that can be measured on each framework."""
+
+
+class OptionsError(CodedError, code="UC203"):
+    """An option has an invalid value. The message contains the option and the remedy."""
+
+
+DEVICES: dict[str, dict[str, Any]] = {
+    "cpu": {},
+    "cuda": {"frameworks": ["torch"], "lists": list(LISTS_ON_GPU), "growth": False},
+}
+"""The devices to measure. Each device has its own defaults for some fields of `Options`."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a benchmark. An invalid option raises OptionsError."""
+
+    frameworks: Sequence[str] = tuple(DTYPES_OF)
+    lists: Sequence[str] = tuple(LISTS)
+    dtypes: Sequence[str] = DTYPES
+    threads: int = 2
+    growth: bool = True
+    seconds: float = 1.0
+    """The number of seconds for the measurement of one pair of functions. A slow pair takes longer, because each pair
+    is called at least 7 times."""
+
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for field, known in (("frameworks", DTYPES_OF), ("lists", LISTS), ("dtypes", DTYPES)):
+            if unknown := [name for name in getattr(self, field) if name not in known]:
+                raise OptionsError(f"--{field} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
+        if self.device not in DEVICES:
+            raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
+        if self.device == "cuda" and set(self.frameworks) != {"torch"}:
+            raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or no --frameworks.")
+        if not any(map(self.steps, self.frameworks)):
+            names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
+            supported = dict.fromkeys(dtype for name in self.frameworks for dtype in DTYPES_OF[name])
+            raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass --dtypes {','.join(supported)}.")
+        if not 1 <= self.threads <= 1024:
+            raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
+        if not 0 <= self.seconds < float("inf"):
+            raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number of 0 or more.")
+
+    def steps(self, framework: str) -> int:
+        """Return the number of measurements that the worker of a framework prints."""
+        dtypes = [dtype for dtype in DTYPES_OF[framework] if dtype in self.dtypes]
+        return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
