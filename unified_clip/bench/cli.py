@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = Options(**DEVICES.get(options.device, {}) | passed)
     check_writable(options.out, "bench.json")
     try:
-        with progress({name: chosen.steps(name) for name in chosen.frameworks}) as advance:
+        with progress({name: len(list(chosen.measurements(name))) for name in chosen.frameworks}) as advance:
             data = engine.run(chosen, advance)
     except KeyboardInterrupt:
         return interrupted()

@@ -5,12 +5,12 @@ This module does not import NumPy, because the help of the command contains the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .._coded_error import CodedError
-from .lists import GROWTH, LISTS, LISTS_ON_GPU
+from .lists import GROWTH, LISTS, LISTS_ON_GPU, Shape
 
 DTYPES = ("float32", "bfloat16")
 
@@ -36,6 +36,19 @@ DEVICES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """A list of gradients in one dtype. The worker of a framework measures it, and prints the results in one line."""
+
+    shapes: Sequence[Shape]
+    dtype: str
+    labels: Mapping[str, Any]
+    """The keys that describe the measurement in bench.json."""
+
+    is_growth: bool = False
+    """Whether the measurement shows how the time grows."""
+
+
+@dataclass(frozen=True)
 class Options:
     """The options of a benchmark. An invalid option raises OptionsError."""
 
@@ -58,7 +71,7 @@ class Options:
             raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
         if self.device == "cuda" and set(self.frameworks) != {"torch"}:
             raise OptionsError("--device cuda measures torch only. Pass --frameworks torch, or no --frameworks.")
-        if not any(map(self.steps, self.frameworks)):
+        if not any(True for name in self.frameworks for _ in self.measurements(name)):
             names, dtypes = ", ".join(self.frameworks), ", ".join(self.dtypes)
             supported = dict.fromkeys(dtype for name in self.frameworks for dtype in DTYPES_OF[name])
             raise OptionsError(f"{names} cannot be measured with {dtypes}. Pass --dtypes {','.join(supported)}.")
@@ -67,7 +80,12 @@ class Options:
         if not 0 <= self.seconds < float("inf"):
             raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number of 0 or more.")
 
-    def steps(self, framework: str) -> int:
-        """Return the number of measurements that the worker of a framework prints."""
-        dtypes = [dtype for dtype in DTYPES_OF[framework] if dtype in self.dtypes]
-        return len(self.lists) * len(dtypes) + self.growth * sum(map(len, GROWTH.values()))
+    def measurements(self, framework: str) -> Iterator[Measurement]:
+        """Yield the measurements on a framework, in the order in which its worker prints the results."""
+        for name in self.lists:
+            for dtype in DTYPES_OF[framework]:
+                if dtype in self.dtypes:
+                    yield Measurement(LISTS[name], dtype, {"list": name, "dtype": dtype})
+        for along, points in GROWTH.items() if self.growth else ():
+            for count, shapes in points.items():
+                yield Measurement(shapes, "float32", {"along": along, "count": count}, is_growth=True)

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import unified_clip
@@ -19,8 +19,11 @@ import unified_clip
 from .. import _workers
 from . import cuda, lists, measure
 from .gradients import create_gradients, rough_norm
-from .options import DTYPES_OF, Options
+from .options import Measurement, Options
 from .pairs import FRAMEWORKS, MOST_COMPILED, Framework, Pairs
+
+Tables = dict[str, list[dict[str, Any]]]
+"""{name of a table of bench.json: rows}."""
 
 LONG = 10**6
 """The speed of the memory is only measured for lists with more than this number of elements."""
@@ -54,25 +57,16 @@ def results(name: str, options: Options) -> Iterator[dict[str, Any]]:
     yield {"versions": versions, "compiled_kernels": {name: unified_clip.native_available()}}
     if framework.describe_device is not None:
         yield {"machine": framework.describe_device()}
-    for shapes in options.lists:
-        for dtype in DTYPES_OF[name]:
-            if dtype in options.dtypes:
-                yield _labelled(
-                    one_list(framework, lists.LISTS[shapes], dtype, options), name, list=shapes, dtype=dtype
-                )
-    for along, points in lists.GROWTH.items() if options.growth else ():
-        for count, shapes in points.items():
-            yield _labelled(one_point(framework, shapes, options), name, along=along, count=count)
+    for measurement in options.measurements(name):
+        tables = (_measure_growth if measurement.is_growth else _measure_list)(framework, measurement, options)
+        labels = {"framework": name, **measurement.labels}
+        yield {key: [labels | row for row in rows] for key, rows in tables.items()}
 
 
-def _labelled(rows: Mapping[str, list[dict[str, Any]]], framework: str, **labels: Any) -> dict[str, Any]:
-    return {key: [{"framework": framework} | labels | row for row in table] for key, table in rows.items()}
-
-
-def one_list(framework: Framework, shapes: Any, dtype: str, options: Options) -> dict[str, list[dict[str, Any]]]:
+def _measure_list(framework: Framework, measurement: Measurement, options: Options) -> Tables:
     """Measure one list of gradients in one dtype. Return the tables "results", "memory" and "limits" of bench.json."""
     gc.collect()  # free the previous list
-    gradients = create_gradients(shapes, dtype)
+    gradients = create_gradients(measurement.shapes, measurement.dtype)
     norm, pairs, seconds = rough_norm(gradients), framework.pairs(gradients), options.seconds
     on_host = framework.describe_device is None
     memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place and on_host]
@@ -85,7 +79,7 @@ def one_list(framework: Framework, shapes: Any, dtype: str, options: Options) ->
     ]
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds, milliseconds=framework.milliseconds)})
     limits = []
-    if lists.elements(shapes) > LONG and on_host:
+    if lists.elements(measurement.shapes) > LONG and on_host:
         limits = [measure.limits(pairs.memory(), pairs.clips(norm)[0].prepare, options.threads, seconds)]
     return {"results": compared, "memory": memory, "limits": limits}
 
@@ -97,8 +91,9 @@ def _memory(pair: measure.Pair) -> dict[str, Any]:
     return {"native": pair.native_name, **sizes}
 
 
-def one_point(framework: Framework, shapes: Any, options: Options) -> dict[str, list[dict[str, Any]]]:
-    gradients = create_gradients(shapes, "float32")
+def _measure_growth(framework: Framework, measurement: Measurement, options: Options) -> Tables:
+    """Measure one list of gradients. Return the table "growth" of bench.json."""
+    gradients = create_gradients(measurement.shapes, measurement.dtype)
     pairs: Pairs = framework.pairs(gradients)
     pair = pairs.clips(rough_norm(gradients) / 2)[0]
     return {"growth": [measure.compare(pair, options.seconds, milliseconds=framework.milliseconds)]}

@@ -9,14 +9,14 @@ import pytest
 from support.bench import OPTIONS
 
 from unified_clip import native_available
-from unified_clip.bench import lists, worker
+from unified_clip.bench import lists, options, worker
 
 pytestmark = pytest.mark.nightly
 
 
 def test_a_worker_measures_lists_limits_and_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(lists.LISTS, "10x10", [(10,)] * 10)  # type: ignore[arg-type]
-    monkeypatch.setattr(lists, "GROWTH", {"elements": {5: [(5,)]}, "tensors": {2: [(100,)] * 2}})
+    monkeypatch.setattr(options, "GROWTH", {"elements": {5: [(5,)]}, "tensors": {2: [(100,)] * 2}})
     monkeypatch.setattr(worker, "LONG", 99)
     first, one, elements, tensors = worker.results("numpy", replace(OPTIONS, growth=True))
     compiled = {"numpy": native_available()}
