@@ -14,7 +14,7 @@ from .clip_call import Arguments, FoundClip, entry_of
 from .clip_site import Target
 from .source.module import Module
 from .source.syntax_tree import keyword_of, keywords_of, sorted_nodes
-from .steps.paddle import SELECTING_ARGUMENTS
+from .steps.paddle_clips import SELECTING_ARGUMENTS
 from .steps.parameter_groups import may_have_groups
 from .steps.static_programs import is_static
 from .to_config import UnsureError, has_several_limits, meaning, rule_of

@@ -9,7 +9,7 @@ import libcst as cst
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.module import Module
-from ..steps.paddle import ClipSource
+from ..steps.paddle_clips import ClipSource
 from ..steps.tape import TapeStep
 from ..to_config import UnsureError
 from .function import is_function

@@ -16,7 +16,9 @@ from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..source.module import Module
 from ..source.syntax_tree import method_of, owner_of
-from ..steps.paddle import ClipSource, Optimizer, OptimizerStep, PaddleOptimizers, calls_parameters
+from ..steps.paddle_clips import ClipSource, PaddleClips
+from ..steps.paddle_optimizers import Optimizer, calls_parameters
+from ..steps.paddle_steps import OptimizerStep
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
@@ -58,7 +60,7 @@ def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
 
 
 def _rewrite_steps(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    paddle = PaddleOptimizers(file.module, clips)
+    paddle = PaddleClips(file.module, clips)
     for source in paddle.sources:
         try:
             write_clip = native_function.clip_writer(file.module, source) if file.native else _call

@@ -154,6 +154,13 @@ class Module(SyntaxTree):
         files = [file for name in names for file in (f"{name}.py", f"{name}/__init__.py")]
         return any((folder / file).is_file() for folder in folders for file in files)
 
+    def only_target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """If an expression is assigned to exactly one target, return the target, else None."""
+        parent = self.parents[node]
+        if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
+            return parent.targets[0].target
+        return parent.target if isinstance(parent, cst.AnnAssign) else None
+
     def binding(self, node: cst.CSTNode | None) -> Binding:
         """Return the binding of a variable or of an attribute of self, or UNBOUND for any other expression."""
         if isinstance(node, cst.Name):

@@ -1,0 +1,165 @@
+"""Find the clips of Paddle that an optimizer gets as `grad_clip=`, and the variables that contain these clips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import libcst as cst
+
+from ..clip_call import FoundClip
+from ..source.module import Binding, Module
+from ..source.syntax_tree import is_name, keyword_of
+from ..to_config import UnsureError
+from .harmless_uses import is_harmless, is_test
+from .paddle_optimizers import SOMETHING_ELSE, Optimizer, PaddleOptimizers, known_values
+from .paddle_steps import OTHERWISE
+from .static_programs import is_static
+
+NOT_ASSIGNED = (
+    "The optimizer that gets this clip was not found. If it is in this file, write {}, and pass grad_clip=clip to the "
+    f"optimizer. {OTHERWISE}"
+)
+
+SELECTING_ARGUMENTS = {
+    "need_clip": "selects the parameters to clip. Clip only these by hand, before each optimizer.step().",
+    "group_name": "is used in static programs only. Remove it.",
+    "auto_skip_clip": "leaves out a multiplication by 1, and the clip of gradients whose norm is NaN. Remove it.",
+}
+"""For each argument that PyTorch's functions do not have: the end of a message about the argument."""
+
+
+@dataclass(frozen=True)
+class ClipSource:
+    """The clips that a variable or a `grad_clip=` argument can contain."""
+
+    clips: Sequence[FoundClip]
+    binding: Binding | None
+    uses: Sequence[cst.Arg]
+    """The grad_clip= arguments that contain these clips."""
+
+    may_be_none: bool
+
+
+class PaddleClips:
+    """Match the clips of a file with the optimizers that get them as grad_clip=."""
+
+    def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
+        self._module = module
+        self._clips = {clip.call: clip for clip in clips if clip.call is not None}
+        self._static = is_static(module)
+        optimizers = PaddleOptimizers(module)
+        self.optimizers: dict[cst.Arg, Optimizer] = {}
+        """For each argument grad_clip=: the optimizer that gets the argument."""
+
+        self.why_not: dict[FoundClip, str] = {}
+        sources: dict[object, ClipSource] = {}
+        for clip in clips:
+            try:
+                key, source = self._source(clip)
+                self.optimizers |= {argument: optimizers.optimizer_of(argument) for argument in source.uses}
+                sources[key] = source
+            except UnsureError as error:
+                self.why_not[clip] = str(error)
+        self.sources = self._complete(list(sources.values()))
+
+    def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
+        """Return each source if all its clips can be rewritten.
+
+        Otherwise, add a reason to the `why_not` of the clips.
+        """
+        kept = {argument for source in sources for argument in source.uses}
+        complete = []
+        for source in sources:
+            reasons = [self.why_not[clip] for clip in source.clips if clip in self.why_not]
+            arguments = {argument for use in source.uses for argument in self.optimizers[use].arguments}
+            if not reasons and arguments <= kept:
+                complete.append(source)
+                continue
+            for clip in source.clips:
+                self.why_not.setdefault(
+                    clip, (reasons or ["This optimizer also has a clip that cannot be ported. Port both by hand."])[0]
+                )
+        return complete if len(complete) == len(sources) else self._complete(complete)
+
+    def _source(self, clip: FoundClip) -> tuple[object, ClipSource]:
+        call = cast(cst.Call, clip.call)
+        self._check(clip)
+        node: cst.BaseExpression = call
+        parent = self._module.parents[call]
+        if isinstance(parent, cst.IfExp) and parent.test is not call:
+            node = parent if is_name(parent.orelse if parent.body is call else parent.body, "None") else call
+        argument = self._module.parents[node]
+        if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip":
+            return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
+        binding = self._module.binding(self._module.only_target(node))
+        if binding.key is None:
+            has_branches = isinstance(parent, cst.IfExp)
+            line = "an if statement with clip = ... in each branch" if has_branches else "a line clip = ..."
+            raise UnsureError(NOT_ASSIGNED.format(line))
+        return binding.key, self._source_in(binding)
+
+    def _check(self, clip: FoundClip) -> None:
+        if self._static:
+            raise UnsureError(
+                "The file builds static programs, which PyTorch does not have. Write the training step in PyTorch by "
+                "hand: backward(), clip, step()."
+            )
+        for name, remedy in SELECTING_ARGUMENTS.items():
+            if name in clip.arguments.passed:
+                raise UnsureError(f"{name}= {remedy}")
+
+    def _source_in(self, binding: Binding) -> ClipSource:
+        """Return the clips that a variable might contain. Raise an error if one of the clips cannot be ported."""
+        clips = []
+        may_be_none = self._may_be_inherited(binding)
+        for value in known_values(binding):
+            inner = value
+            if isinstance(value, cst.IfExp):
+                inner = value.orelse if is_name(value.body, "None") else value.body
+            may_be_none = may_be_none or is_name(value, "None") or inner is not value
+            if is_name(value, "None"):
+                continue
+            clip = self._clips.get(cast(cst.Call, inner))
+            if clip is None:
+                line = self._module.position(value)[0]
+                raise UnsureError(SOMETHING_ELSE.format(binding.text, "a clip of Paddle", line))
+            if clip in self.why_not:
+                raise UnsureError(self.why_not[clip])
+            self._check(clip)
+            clips.append(clip)
+        if others := self._module.uses_on_other_objects(binding):
+            code, line = self._module.code(others[0]), self._module.position(others[0])[0]
+            raise UnsureError(
+                f"{code} in line {line} might be the same attribute as {binding.text}. If the attributes are "
+                f"different, rename one of them. {OTHERWISE}"
+            )
+        uses = list(self._uses(binding))
+        if not uses:
+            raise UnsureError(
+                f"No optimizer in this file gets {binding.text} as grad_clip=. If no other file uses {binding.text}, "
+                f"remove {binding.text}, because it clips nothing. {OTHERWISE}"
+            )
+        return ClipSource(clips, binding, uses, may_be_none)
+
+    def _may_be_inherited(self, binding: Binding) -> bool:
+        """Return whether the file sets an attribute only inside an `if`.
+
+        Then a base class might set the attribute, too.
+        """
+        nodes = [bound.node for bound in binding.bounds if bound.node is not None]
+        around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
+        return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
+
+    def _uses(self, binding: Binding) -> Iterator[cst.Arg]:
+        for read in binding.reads:
+            parent = self._module.parents[read]
+            if isinstance(parent, cst.Arg) and keyword_of(parent) == "grad_clip":
+                yield parent
+            elif not is_test(self._module, read) and not is_harmless(self._module, read):
+                line, name = self._module.position(read)[0], binding.text
+                raise UnsureError(
+                    f"Line {line} uses {name}, but not as grad_clip={name}. To pass {name} to an optimizer, write "
+                    f"grad_clip={name}. {OTHERWISE}"
+                )

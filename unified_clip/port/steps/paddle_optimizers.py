@@ -1,0 +1,129 @@
+"""Find Paddle's optimizers that get a clip, as in `Adam(grad_clip=clip)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import libcst as cst
+
+from ..source.module import Binding, Module
+from ..source.syntax_tree import is_name, keywords_of, method_of, sorted_nodes
+from ..to_config import UnsureError
+from .paddle_steps import BY_HAND, OTHERWISE, OptimizerStep, find_steps, minimize_step
+from .parameter_groups import may_have_groups
+
+OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
+SOMETHING_ELSE = (
+    "In line {2}, the value of {0} might not be {1}. If the value is {1}, write the call of its class in this line. "
+    "Otherwise, assign the value to another name."
+)
+UNKNOWN_VALUE = (
+    "Not every value of {0} is known: for example, one comes from an argument, a loop or a tuple. If the file creates "
+    f"this value, assign it in a line {{0}} = ... {OTHERWISE}"
+)
+
+ADDS_GROUP = ("add_param_group", "_add_param_group")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    binding: Binding
+    arguments: Sequence[cst.Arg]
+    """The argument grad_clip= in each call that might create the optimizer."""
+
+    steps: Sequence[OptimizerStep]
+    parameters: cst.BaseExpression | None
+    """The expression of the optimizer's parameters, or None if the parameters are unknown."""
+
+    grouped: bool = False
+
+
+class PaddleOptimizers:
+    """Find the optimizers of a file, with their steps."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._by_binding: dict[object, Optimizer] = {}
+
+    def optimizer_of(self, argument: cst.Arg) -> Optimizer:
+        """Return the optimizer that gets an argument grad_clip=. Raise an error if some steps might not be found."""
+        call = cast(cst.Call, self._module.parents[argument])
+        if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
+            line, binding = self._module.position(call)[0], self._module.binding(call.func.value)
+            if binding.key is None:
+                remedy = "Assign the optimizer first: optimizer = ..."
+                raise UnsureError(f"minimize() in line {line} is not called on a variable. {remedy}")
+            return Optimizer(binding, [argument], [minimize_step(self._module, call, line)], None)
+        if not OPTIMIZERS.match(self._module.full_name(call.func)):
+            raise UnsureError(
+                f"{self._module.code(call.func)} gets the clip, but might not be an optimizer of Paddle. {BY_HAND}"
+            )
+        target = self._module.only_target(call)
+        binding = self._module.binding(target)
+        if binding.key is None:
+            raise UnsureError(
+                "No line assigns the optimizer to a variable, so the steps of the optimizer cannot be found. If this "
+                f"file contains the steps, write a line optimizer = ... {OTHERWISE}"
+            )
+        statement = self._module.small_statement(call)
+        if statement is None or not self._module.has_own_line(statement):
+            raise UnsureError("The optimizer shares its line with other code. Give the optimizer a line of its own.")
+        function = self._module.enclosing(target, cst.FunctionDef) if isinstance(target, cst.Name) else None
+        items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
+        if any(item.name.value == binding.text for item in items):
+            raise UnsureError(
+                f"{binding.text} is global or nonlocal here, so some steps cannot be found. If possible, create the "
+                f"optimizer and make its steps in one function. {OTHERWISE}"
+            )
+        if binding.key not in self._by_binding:
+            self._by_binding[binding.key] = self._optimizer(binding)
+        return self._by_binding[binding.key]
+
+    def _optimizer(self, binding: Binding) -> Optimizer:
+        arguments, lists = [], []
+        for value in known_values(binding):
+            if is_name(value, "None"):
+                continue
+            if not isinstance(value, cst.Call) or not OPTIMIZERS.match(self._module.full_name(value.func)):
+                line = self._module.position(value)[0]
+                raise UnsureError(SOMETHING_ELSE.format(binding.text, "an optimizer of Paddle", line))
+            passed = keywords_of(value)
+            positional = next((arg for arg in value.args if not arg.keyword and calls_parameters(arg.value)), None)
+            parameters = passed.get("parameters", passed.get("parameter_list", positional))
+            if "grad_clip" not in passed:
+                raise UnsureError(
+                    f"{binding.text} may also be an optimizer without grad_clip=. Use another variable for that "
+                    f"optimizer and its steps. {OTHERWISE}"
+                )
+            if parameters is None:
+                raise UnsureError(
+                    f"A call might create {binding.text} without parameters=. In each call that creates the optimizer, "
+                    "pass parameters= as a keyword argument."
+                )
+            arguments.append(passed["grad_clip"])
+            lists.append(parameters.value)
+        clips = [argument.value for argument in arguments]
+        for name, variable, values in (("grad_clip", "clip", clips), ("parameters", "params", lists)):
+            if len(set(map(self._module.code, values))) > 1:
+                raise UnsureError(
+                    f"The calls that create {binding.text} pass different code for {name}=. Before each of these "
+                    f"calls, write a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
+                )
+        methods = [self._module.parents[read] for read in binding.reads]
+        adds_group = any(isinstance(method, cst.Attribute) and method.attr.value in ADDS_GROUP for method in methods)
+        grouped = adds_group or may_have_groups(self._module, lists[0])
+        return Optimizer(binding, arguments, find_steps(self._module, binding), lists[0], grouped)
+
+
+def known_values(binding: Binding) -> list[cst.BaseExpression]:
+    """Return the expressions that a file assigns to a variable. Raise an error if a value is unknown."""
+    if binding.values is None:
+        raise UnsureError(UNKNOWN_VALUE.format(binding.text))
+    return binding.values
+
+
+def calls_parameters(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Call) and method_of(node) == "parameters"

@@ -1,0 +1,111 @@
+"""Find the statements in which an optimizer of Paddle makes a step, such as `optimizer.step()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ..source.module import Binding, Module
+from ..source.syntax_tree import Target, keyword_of, sorted_nodes
+from ..to_config import UnsureError
+from .harmless_uses import is_harmless, is_test
+
+BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does this."
+OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
+CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
+"""Methods of an optimizer that clip, in addition to step()."""
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    statement: cst.BaseSmallStatement
+    call: cst.Call
+    kind: str
+    """"step", "minimize" (optimizer.minimize(loss)), or "scaler" (scaler.step(optimizer))."""
+
+
+def find_steps(module: Module, binding: Binding) -> list[OptimizerStep]:
+    """Return all steps of an optimizer. Raise an error if other code might make a step.
+
+    binding: The variable of the optimizer.
+    """
+    steps = [step for read in binding.reads if (step := _step(module, binding, read)) is not None]
+    for node in module.uses_on_other_objects(binding):
+        if isinstance(node, cst.Call) or _step(module, binding, node) is not None:
+            code, line = module.code(node), module.position(node)[0]
+            raise UnsureError(
+                f"{code} in line {line} might be the optimizer {binding.text}, and might make a step. {BY_HAND}"
+            )
+    if not steps:
+        raise UnsureError(f"This file does not call {binding.text}.step(). {BY_HAND}")
+    return steps
+
+
+def _step(module: Module, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
+    """If the code around `read` makes a step of the optimizer, return the step, else None."""
+    parent = module.parents[read]
+    line = module.position(read)[0]
+    if isinstance(parent, cst.Attribute):
+        return _called_method(module, parent, binding, line)
+    if is_test(module, read) or (isinstance(parent, cst.Arg) and is_harmless(module, read)):
+        return None
+    match module.parents[parent]:
+        case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
+            if isinstance(parent, cst.Arg) and "scaler" in module.code(scaler).lower():
+                return _at(module, call, "scaler", line) if name == "step" else None
+    raise UnsureError(f"Line {line} passes or returns {binding.text} to code that might make a step. {BY_HAND}")
+
+
+def _called_method(module: Module, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
+    name, call = method.attr.value, module.parents[method]
+    full_name = f"{binding.text}.{name}"
+    if name in CLIPPING_METHODS:
+        raise UnsureError(
+            f"{full_name}() in line {line} clips, too. If it applies the gradients of backward(), call "
+            f"{binding.text}.step() instead. Otherwise, clip by hand before that line."
+        )
+    if name not in ("step", "minimize", "_grad_clip"):
+        return None
+    if name == "_grad_clip":
+        raise UnsureError(f"PyTorch has no {full_name}, which line {line} uses. Remove this use. {OTHERWISE}")
+    if not isinstance(call, cst.Call):
+        raise UnsureError(f"Line {line} uses {full_name} as a value and does not call it. {BY_HAND}")
+    if name == "minimize":
+        return minimize_step(module, call, line)
+    if call.args:
+        raise UnsureError(f"{full_name}() in line {line} gets a closure. Clip in the closure, after backward().")
+    return _at(module, call, name, line)
+
+
+def minimize_step(module: Module, call: cst.Call, line: int) -> OptimizerStep:
+    """Return the step for a call of minimize(loss) or minimize(loss, grad_clip=clip).
+
+    The new code calls step() instead.
+    """
+    name, step = module.code(call.func), _at(module, call, "minimize", line)
+    losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
+    if len(losses) > 1 or any(argument.star for argument in losses):
+        raise UnsureError(
+            f"{name}() in line {line} has arguments besides the loss. Remove them if they are defaults, such as "
+            f"None. {OTHERWISE}"
+        )
+    if not all(isinstance(node, Target) for argument in losses for node in sorted_nodes(argument.value)):
+        raise UnsureError(f"Line {line} computes the loss in {name}(). Assign the loss to a variable first.")
+    if not isinstance(step.statement, cst.Expr):
+        raise UnsureError(
+            f"Line {line} uses the result of {name}(). Remove the code that uses the result, because step() "
+            "returns None."
+        )
+    return step
+
+
+def _at(module: Module, call: cst.Call, kind: str, line: int) -> OptimizerStep:
+    statement = module.small_statement(call)
+    is_whole = module.parents[call] is statement  # other code in the statement may run before the step
+    if statement is None or not is_whole or not module.has_own_line(statement):
+        raise UnsureError(
+            f"The step in line {line} shares a line or an expression with other code. Write it as a statement on a "
+            "line of its own."
+        )
+    return OptimizerStep(statement, call, kind)
