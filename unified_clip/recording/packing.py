@@ -41,8 +41,28 @@ def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) 
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
         return []
-    sizes = [[call.parameters[name].elements for name in rest] for call, rest in ((a, rest_a), (b, rest_b))]
-    blocks = [([rest_a[i] for i in left], [rest_b[i] for i in right]) for left, right in _blocks(*sizes)]
+    if blocks := _single_to_many(a, rest_a, b, rest_b):
+        return blocks
+    biases = [[name for name in rest if _is_bias(call, name)] for call, rest in ((a, rest_a), (b, rest_b))]
+    kernels = [[name for name in rest if not _is_bias(call, name)] for call, rest in ((a, rest_a), (b, rest_b))]
+    kinds = [_single_to_many(a, left, b, right) for left, right in (kernels, biases) if left or right]
+    return list(itertools.chain(*kinds)) if all(kinds) else []
+
+
+def _is_bias(call: RecordedCall, name: str) -> bool:
+    """Return whether a parameter is a bias. A parameter with at most one axis counts as a bias."""
+    return len(call.parameters[name].shape) < 2 or "bias" in name.lower()
+
+
+def _single_to_many(
+    a: RecordedCall, names_a: Sequence[str], b: RecordedCall, names_b: Sequence[str]
+) -> list[tuple[list[str], list[str]]]:
+    """Split both lists of names into blocks with equal numbers of elements.
+
+    If a block has several names of both calls, return [].
+    """
+    sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
+    blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]
     return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
 
 

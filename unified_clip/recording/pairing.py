@@ -264,6 +264,8 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
     """Return the calls of a step for each run, with loops merged. The lists in `rest` are changed."""
+    if _are_loops_over_other_parameters(*rest):
+        return ([merge_calls(lines)] for lines in rest)
     merged: tuple[list[RecordedCall], list[RecordedCall]] = ([], [])
     while all(rest):
         for lines, others in (rest, rest[::-1]):
@@ -275,6 +277,13 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
         for lines, taken in zip(rest, merged, strict=True):
             taken.append(lines.pop(0))
     return map(add, merged, rest)
+
+
+def _are_loops_over_other_parameters(a: list[RecordedCall], b: list[RecordedCall]) -> bool:
+    """Return whether both runs clip in loops, and each run has named parameters that the other run lacks."""
+    names = [{name for line in lines for name in line.parameters} for lines in (a, b)]
+    are_other = names[0] - names[1] and names[1] - names[0] and not any(map(str.isdecimal, names[0] | names[1]))
+    return bool(are_other) and all(1 < len(lines) == count_mergeable(lines) for lines in (a, b)) and len(a) != len(b)
 
 
 def _tensor_count(line: RecordedCall) -> int:

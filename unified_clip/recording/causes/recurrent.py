@@ -54,4 +54,8 @@ def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
         f"clips each of these parts by its own norm. For the same clip in {other.name}, clip {names} together by their "
         "total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip each other tensor by its own norm"
     )
+    if more := [name for block in blocks[1:] for name in min(block, key=len)]:
+        sentence += f". Do the same for the parts of {enumeration(list(map(repr, more)))}"
+    if point.first.stage == "gradient" and point.first.parameter is not None:
+        sentence += f". The gradient of {point.first.parameter!r} differs, too: compare data, forward pass and loss"
     return Cause("another rule", sentence)

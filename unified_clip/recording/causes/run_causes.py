@@ -122,7 +122,10 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if (point.first.ulps_at_its_size or math.inf) <= ROUNDING:  # a run may pack several parameters in one
         return None
     run, few, many = (point.b, b, a) if b < a else (point.a, a, b)
-    sentence = f"it clips {few} gradients instead of {many}. To see which, record both runs with norms=True, or --norms"
+    sentence = (
+        f"it clips {few} gradients instead of {many}, or it packs several weights into one. To see which, record both "
+        "runs with norms=True, or --norms"
+    )
     return point.cause("left out", sentence, run)
 
 

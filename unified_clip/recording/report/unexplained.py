@@ -104,6 +104,11 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
     return f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."
 
 
+def _are_other_parameters(divergence: Divergence) -> bool:
+    """Return whether the two calls clip different parameters. Their gradients cannot be compared."""
+    return divergence.stage == "norms" or isinstance(divergence.a, tuple)
+
+
 def _first(comparison: RecordingComparison) -> Divergence | None:
     causes_of = comparison.divergences.items()
     first = next((each for each, causes in causes_of if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP), None)
@@ -130,6 +135,11 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
     first = _first(comparison)
     if first is None or any(cause.kind == "other gradients" for cause in comparison.divergences[first]):
         return []  # the cause has its own advice
+    if isinstance(first.a, tuple):
+        return [
+            "Parameters that only one run has were not compared. If they are the same weights with other names, pass "
+            "their names with --map."
+        ]
     if first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
         return []
     is_first = first.step == comparison.pairs[0].a.step
@@ -172,7 +182,7 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
     first = _first(comparison)
-    if first is None:
+    if first is None or _are_other_parameters(first):
         return []
     causes = [*RULED_OUT.items(), WHOLE_FACTOR]
     if all(run.header.norms for run in comparison.runs):
