@@ -22,6 +22,9 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 TINY = 1e-20
 """Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate instead of 0."""
 
+FASTEST = 64
+"""`_pace_text` does not find schedules that are more than FASTEST times as fast."""
+
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
@@ -106,7 +109,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
             Divergence(1, "clips", *counts), Cause("clipping after the step", sentence)
         )
     rounding = rounding_of_rates(a, b)
-    shift = _rate_shift(a, b, rounding)
+    shift, pace = _rate_shift(a, b, rounding), _pace_text(a, b, rounding)
     clips = [calls_by_step(run) for run in (a, b)]
     differences: list[StepDifference] = []
     pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
@@ -120,7 +123,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
         differences += _clips(a, b, (left, right), clips)
         differences += [
             shift if shift and each.divergence.stage == "learning rate" else each
-            for each in _differing_settings(left, right, rounding, names)
+            for each in _differing_settings(left, right, rounding, names, pace)
         ]
     for each in (*differences, *_momentum(a, b)):
         first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
@@ -172,6 +175,24 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
             first, cause = differing[0], Cause("shifted step", sentence)
             return _difference(a.optimizer_steps[first], "learning rate", of_a[first], of_b[first], cause)
     return None
+
+
+def _pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
+    """If the learning rates of a run change a whole number of times as fast as in the other run, return advice."""
+    if any(step.backward_calls == 0 for run in (a, b) for step in run.optimizer_steps):
+        return ""
+    for run, other in ((b, a), (a, b)):
+        rates, slow = ([step.settings.get("lr", math.nan) for step in each.optimizer_steps] for each in (run, other))
+        for pace in range(2, min(FASTEST, len(slow) // 2) + 1):
+            for start in range(pace + 1):
+                pairs = list(zip(rates, slow[start::pace], strict=False))
+                if len({y for _, y in pairs}) > 2 and all(same_setting(x, y, rounding=rounding) for x, y in pairs):
+                    return (
+                        f". The learning rate of {run.name} changes {pace} times as fast as the learning rate of "
+                        f"{other.name}. Compare where the scripts step their schedules: after each batch, optimizer "
+                        "step or epoch"
+                    )
+    return ""
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
@@ -275,7 +296,7 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
 
 
 def _differing_settings(
-    left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names
+    left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names, pace: str
 ) -> Iterator[StepDifference]:
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
@@ -295,7 +316,7 @@ def _differing_settings(
         if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
             values += ", each for some of the parameters"
         if name == "lr":
-            sentence = f"{differs} a learning rate of {values}"
+            sentence = f"{differs} a learning rate of {values}{pace}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
             sentence = f"{differs} {SETTING_TEXTS.get(name, name)} {values}"
