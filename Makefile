@@ -48,6 +48,10 @@ PYTEST = $(if $(COVERAGE),$(BIN)/coverage run) $(BIN)/pytest -q $(WORKERS) $(if 
 # tier has them.
 suite-jax: SETTING = $(if $(NIGHTLY),,JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false)
 
+# TensorFlow contains XLA, too.
+suite-tensorflow: SETTING = $(if $(NIGHTLY),,XLA_FLAGS="--xla_backend_optimization_level=0 \
+	--xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false")
+
 # Triton's kernels in its interpreter, which is slow: .ci/run tests them if what they compute with has changed.
 TRITON_TESTS := $(wildcard tests/frameworks/test_torch_gpu_*.py tests/distributed/test_torch_shards_on_device.py)
 suite-torch: LEFT_OUT = $(TRITON_TESTS:%=--ignore=%)
@@ -189,7 +193,7 @@ kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
 	@echo "== the kernels' tests, built with $(FLAGS), vectors $(VECTORS)"
 	CXX=g++ $(BIN)/pip install -q --no-cache-dir --no-deps --no-build-isolation --upgrade --target build/$@/site \
-		-C build-dir=build/$@/cmake -C install.strip=false -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS)" \
+		-C build-dir=build/$@/cmake -C install.strip=false $(UNITY) -C cmake.define.CMAKE_CXX_FLAGS="$(FLAGS)" \
 		-C cmake.define.CMAKE_CXX_FLAGS_RELEASE="$(OPTIMIZATION) -DNDEBUG" \
 		-C cmake.define.CLIP_VECTORS="$(VECTORS)" .
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
@@ -270,10 +274,14 @@ $(VENV)/package: $(VENV)/requirements $(VENV)/wheel
 	$(BIN)/pip install -q --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	touch $@
 
-# `make test` builds the wheel while it installs the frameworks.
+# nanobind's files are compiled as one, which takes a third of the processor time.
+UNITY = -C cmake.define.CMAKE_UNITY_BUILD=ON -C cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=0
+
+# `make test` builds the wheel while it installs the frameworks. AVX-512 is left out if the processor has only AVX2.
+AVX2_ONLY = $(if $(shell grep -m 1 -w avx2 /proc/cpuinfo 2> /dev/null | grep -v avx512bw),-C cmake.define.CLIP_VECTORS=AVX2)
 $(VENV)/wheel: $(VENV)/tools $(SOURCES)
 	rm -rf $@
-	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@ .
+	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip wheel -q --no-deps --no-build-isolation --wheel-dir $@ $(UNITY) $(AVX2_ONLY) .
 	touch $@
 
 $(VENV)/requirements: $(VENV)/tools $(REQUIREMENTS) $(wildcard requirements/*.txt)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 
+@functools.cache
 def environment(package: str) -> Environment:
     """Return Jinja's environment for the templates in a package's folder `web` and in `_page/web`."""
     return Environment(

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import libcst as cst
 from libcst import metadata
@@ -27,6 +28,16 @@ PUNCTUATION = frozenset(
 )
 
 
+class _MetadataWrapper(metadata.MetadataWrapper):
+    def visit_batched(self, visitors: Iterable[Any], before_visit: Any = None, after_leave: Any = None) -> cst.CSTNode:
+        """Call `visit_Module` of each provider, which visits all nodes. LibCST visits all nodes a second time."""
+        with ExitStack() as stack:
+            for visitor in visitors:
+                stack.enter_context(visitor.resolve(self))
+                visitor.visit_Module(self.module)
+        return self.module
+
+
 class SyntaxTree:
     def __init__(self, content: bytes, path: Path | None = None) -> None:
         self.content, self.path = content, path
@@ -41,7 +52,7 @@ class SyntaxTree:
             raise UnreadableError(TOO_DEEP) from None
         except ValueError as error:
             raise UnreadableError(f"The file is not valid Python: {error}. Correct it.") from None
-        self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        self._wrapper = _MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)  # 20 times as fast as ParentNodeProvider
         """All nodes except white space, comments and punctuation, in the order of the text."""

@@ -115,10 +115,12 @@ def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:
     homes: dict[int, list[Home]] = {id(hook.function): [] for hook in hooks}
     packages = {id(hook.function): _package(getattr(hook.function, "__module__", "")) for hook in hooks}
     for name, module in list(sys.modules.items()):
-        if (package := _package(name)) != "unified_clip":
-            for key, value in list(getattr(module, "__dict__", {}).items()):
-                if packages.get(id(value), package) != package:
-                    homes[id(value)].append((module, key))
+        attributes = dict(getattr(module, "__dict__", {}))
+        if packages.keys().isdisjoint(map(id, attributes.values())) or (package := _package(name)) == "unified_clip":
+            continue
+        for key, value in attributes.items():
+            if packages.get(id(value), package) != package:
+                homes[id(value)].append((module, key))
     return homes
 
 
