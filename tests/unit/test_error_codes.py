@@ -223,7 +223,7 @@ INTERNAL = {
     "parity/workers/user_function.py: UserFunctionError",
     "port/source/parse_guard.py: UnreadableError",
     "port/to_config.py: UnsureError",
-    "verify/__init__.py: InvalidStepError",
+    "verify/errors.py: InvalidStepError",
 }
 """Exceptions that other code catches before a command ends. It turns them into an error with a code, or into a part of
 a report."""

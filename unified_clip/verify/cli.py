@@ -79,9 +79,11 @@ def run(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     from ..recording.pairing import read_names
     from ..tensors.types import from_numpy
-    from . import run
     from .compare import compare_steps
-    from .run_transposed import run_transposed
+    from .launch import run
+    from .launch.input_files import read_batches, read_weights
+    from .launch.run_transposed import run_transposed
+    from .launch.script import parse_script
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
@@ -93,12 +95,12 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
         raise UsageError(f"--max-ulp is {max_ulp}. Pass 0 or more.", "UC203")
     if not timeout > 0:
         raise UsageError(f"--timeout is {timeout}. Pass a number of seconds above 0.", "UC203")
-    old = run.parse_script("old", options.old, options.python_old)
-    new = run.parse_script("new", options.new, options.python_new)
+    old = parse_script("old", options.old, options.python_old)
+    new = parse_script("new", options.new, options.python_new)
     names = read_names(options.map) if options.map else None
     (scratch / "weights").mkdir()
-    weights = run.read_weights(options.weights, scratch / "weights")
-    batches = run.read_batches(options.batches, options.steps)
+    weights = read_weights(options.weights, scratch / "weights")
+    batches = read_batches(options.batches, options.steps)
     out = run.make_directory(options.out) if options.out else scratch
     resync = {**(names or {})} if options.resync else None
     steps = len(batches)

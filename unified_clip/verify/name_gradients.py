@@ -22,7 +22,7 @@ from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode
-from .run import ScriptRun
+from .launch.outputs import ScriptRun
 
 CLOSE = 1e-4
 """Two norms count as equal if their relative difference is at most this number. The tolerance is needed because one

@@ -13,9 +13,9 @@ from ..recording.natives.evidence import NativeCall, ObservedTensors, line_field
 from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.types import Dense
+from .launch.outputs import ScriptRun
+from .launch.worker import RECORDING
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
-from .run import ScriptRun
-from .worker import RECORDING
 
 BY_HAND = "by hand"
 """Stands in for the name of the function if the training step clips without a clip function."""

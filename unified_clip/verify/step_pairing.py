@@ -11,10 +11,10 @@ import numpy as np
 from ..recording.pairing import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
+from .launch.outputs import ScriptRun
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording
-from .run import ScriptRun
 
 TOLERANCE = 1e-3
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 from unittest import mock
 
 WORKERS = (
-    "unified_clip.verify.worker",
+    "unified_clip.verify.launch.worker",
     "unified_clip.parity.workers.worker",
     "unified_clip.tensors.files.convert_worker",
 )
@@ -166,7 +166,7 @@ def serve(control: socket.socket, *modules: str) -> None:
     import unified_clip.parity.adapters.numpy
     import unified_clip.parity.workers.worker
     import unified_clip.tensors.files.convert_worker
-    import unified_clip.verify.worker  # noqa: F401
+    import unified_clip.verify.launch.worker  # noqa: F401
 
     for module in modules:
         importlib.import_module(module)

@@ -18,7 +18,7 @@ from support.port.verify_pairs import (
 )
 
 from unified_clip.verify import compare
-from unified_clip.verify.run import VerifyError
+from unified_clip.verify.errors import VerifyError
 
 
 def test_a_call_for_each_gradient_equals_one_call_per_tensor(

@@ -21,7 +21,9 @@ from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import compare, name_gradients, normalize, report, step_causes, step_pairing
 from unified_clip.verify.compare import Verification
-from unified_clip.verify.run import Script, ScriptRun, StepOutput, VerifyError
+from unified_clip.verify.errors import VerifyError
+from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
+from unified_clip.verify.launch.script import Script
 from unified_clip.verify.step_comparison import StepComparison, TensorComparison
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")

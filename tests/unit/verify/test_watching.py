@@ -28,8 +28,9 @@ from unified_clip.recording.natives.evidence import (
 )
 from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
+from unified_clip.verify.launch.outputs import ScriptRun, StepOutput
+from unified_clip.verify.launch.script import Script
 from unified_clip.verify.name_gradients import NameMatcher
-from unified_clip.verify.run import Script, ScriptRun, StepOutput
 
 VALUES = np.random.default_rng(3).normal(size=500).astype(np.float32)
 

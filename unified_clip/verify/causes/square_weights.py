@@ -9,7 +9,7 @@ import numpy as np
 
 from ...causes.observation import Cause
 from ...recording.causes.before_clips import names_text
-from ..run import ScriptRun
+from ..launch.outputs import ScriptRun
 from ..step_pairing import TOLERANCE, StepPairing
 
 MOST_RUNS = 4

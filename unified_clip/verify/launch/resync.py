@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from .._dispatch import adapter_of
-from ..recording.pairing import Names, orient_names
-from ..tensors.files import safetensors
-from ..tensors.types import Dense, to_numpy
-from . import InvalidStepError
-from .layouts import Layout, match_layout
+from ..._dispatch import adapter_of
+from ...recording.pairing import Names, orient_names
+from ...tensors.files import safetensors
+from ...tensors.types import Dense, to_numpy
+from ..errors import InvalidStepError
+from ..layouts import Layout, match_layout
 
 POLL = 0.005
 """The number of seconds to wait before the worker looks again for the output of the old step."""

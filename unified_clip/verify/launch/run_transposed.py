@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from ..errors import VerifyError, WorkerError
 from . import run
-from .run import Arrays, Batches, Script, ScriptRun
+from .input_files import Arrays, Batches
+from .outputs import ScriptRun
+from .script import Script
 
 
 def run_transposed(
@@ -18,5 +21,5 @@ def run_transposed(
     changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}
     try:
         return run.run([script], changed, batches, directory, timeout)[0]
-    except (run.VerifyError, run.WorkerError):
+    except (VerifyError, WorkerError):
         return None

@@ -1,4 +1,4 @@
-"""Run a training step and record it: `python -X faulthandler -m unified_clip.verify.worker FILE NAME JOB OUT`.
+"""Run a training step and record it: `python -X faulthandler -m unified_clip.verify.launch.worker FILE NAME JOB OUT`.
 
 The directory JOB contains `weights.npz` and `batches.npz`. With --resync, the directory also contains `names.json`. The
 worker writes these files to the directory OUT:
@@ -27,13 +27,13 @@ import numpy as np
 
 import unified_clip
 
-from .. import _safetensors, _workers
-from .._dispatch import adapter_of
-from ..recording.natives.hooks import HOOKS
-from ..recording.recorder import Recording
-from ..tensors.files.convert_worker import function_in, read_tensor
-from ..tensors.types import PARTS, Dense, UnreadableError, densify
-from . import InvalidStepError
+from ... import _safetensors, _workers
+from ..._dispatch import adapter_of
+from ...recording.natives.hooks import HOOKS
+from ...recording.recorder import Recording
+from ...tensors.files.convert_worker import function_in, read_tensor
+from ...tensors.types import PARTS, Dense, UnreadableError, densify
+from ..errors import InvalidStepError
 
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 

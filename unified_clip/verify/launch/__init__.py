@@ -1,0 +1,1 @@
+"""Run both training steps, each in its own process."""

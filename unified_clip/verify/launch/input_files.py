@@ -1,0 +1,115 @@
+"""Read the files of `--weights` and `--batches`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...tensors import files
+from ...tensors.types import Gradient, UnreadableError, densify, to_numpy
+from ..errors import VerifyError
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+Batches = Sequence[Arrays]
+"""For each step, {name: array}."""
+
+STEP_AND_NAME = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
+"""Matches a name that begins with the number of a step, such as "1/x"."""
+
+UNEVEN = (
+    "If batches differ in size, save an array for each step, named by the step: "
+    'np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).'
+)
+
+
+def read_weights(path: Path, scratch: Path) -> Arrays:
+    """Return the arrays of a weights file by name, in any format of `docs/gradient_files.md`."""
+    try:
+        return {name: _array(path, name, weight) for name, weight in files.read(path, scratch).items()}
+    except UnreadableError as error:
+        raise VerifyError(f"--weights {error}.", error.code) from None
+
+
+def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
+    dense = densify(weight)
+    assert dense is not None
+    if dense.dtype == "bfloat16":
+        raise VerifyError(
+            f"--weights {path} has {name!r} in bfloat16, which NumPy does not support. Save it as float32.", "UC602"
+        )
+    return to_numpy(dense)
+
+
+def read_batches(path: Path, steps: int | None) -> Batches:
+    """Return {name: array} for each of the first `steps` steps.
+
+    The first axis of an array in the file is the step. If names begin with the number of a step, as in "1/x", each
+    array belongs to one step, and steps can have arrays of different shapes.
+    """
+    arrays = _load(path)
+    batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)
+    count = len(batches)
+    if steps is not None and not 1 <= steps <= count:
+        raise VerifyError(f"--steps is {steps}, and {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")
+    return batches[:steps]
+
+
+def _load(path: Path) -> Arrays:
+    try:
+        with path.open("rb") as file:  # NumPy would not close a damaged file
+            stored = np.load(file, allow_pickle=False)
+            if isinstance(stored, np.ndarray):
+                raise VerifyError(
+                    f"--batches {path} is one array without a name. Save arrays by name with np.savez.", "UC602"
+                )
+            return dict(stored)
+    except OSError as error:
+        remedy = "Correct the path or its permissions."
+        raise VerifyError(f"--batches {path} cannot be read: {error.strerror}. {remedy}", "UC602") from None
+    except VerifyError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
+        if "Object arrays" in str(error):
+            raise VerifyError(f"--batches {path} has an array of Python objects. {UNEVEN}", "UC602") from None
+        raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.", "UC602") from None
+
+
+def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
+    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
+    if not lengths:
+        raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")
+    rule = "the first axis of every array must have one entry for each step"
+    if empty := [name for name, length in lengths.items() if not length]:
+        raise VerifyError(f"--batches {path}: {rule}, but {empty[0]} has no entry. Save at least one step.", "UC602")
+    if len(set(lengths.values())) > 1:
+        entries = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise VerifyError(f"--batches {path}: {rule}: {entries}. Save arrays of equal length. {UNEVEN}", "UC602")
+    return [{name: array[index] for name, array in arrays.items()} for index in range(min(lengths.values()))]
+
+
+def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
+    """Return the batches from arrays with names such as "1/x", or [] if no name begins with the number of a step."""
+    batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        if match := STEP_AND_NAME.fullmatch(name):
+            batches.setdefault(int(match[1]), {})[match[2]] = array
+    names = sorted({name for batch in batches.values() for name in batch})
+    without_step = [name for name in arrays if not STEP_AND_NAME.fullmatch(name)]
+    missing = (f"{step}/{name}" for step in range(1, len(batches) + 1) for name in names
+               if name not in batches.get(step, {}))  # fmt: skip
+    first_missing = next(missing, None)
+    if batches and (without_step or first_missing):
+        problem = f"{without_step[0]} has no step" if without_step else f"{first_missing} is missing"
+        numbered = next(name for name in arrays if name not in without_step)
+        raise VerifyError(
+            f"--batches {path}: {numbered} is the array of a single step, but {problem}. Save every array of every "
+            'step, under the step and the name of the array, as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
+            "UC602",
+        )
+    return [batches[step] for step in sorted(batches)]

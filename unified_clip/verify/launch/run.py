@@ -1,0 +1,125 @@
+"""Run two training steps on the same weights and batches, each in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from ... import _install, _workers
+from ..._progress import Advance, unseen
+from ..._scratch import Scratch
+from ..errors import VerifyError, WorkerError
+from .input_files import Arrays, Batches
+from .outputs import ScriptRun, read_outputs
+from .script import Script
+from .worker import NAMES, OUTPUT
+
+
+def make_directory(path: Path) -> Path:
+    """Create the directory of --out. Raise an error if the directory contains files of an earlier run."""
+    names = ("old", "new", "old.jsonl", "new.jsonl")
+    if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
+        remedy = "Pass another directory to --out. If an earlier run wrote them, you can also remove them."
+        raise VerifyError(f"--out {path} contains {', '.join(present)} already. {remedy}", "UC206")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VerifyError(
+            f"{path} cannot be written: {error.strerror}. Pass another directory to --out.", "UC205"
+        ) from None
+    return path
+
+
+def run(
+    scripts: Sequence[Script],
+    weights: Arrays,
+    batches: Batches,
+    out: Path,
+    timeout: float,
+    *,
+    resync: Mapping[str, str] | None = None,
+    advance: Advance = unseen,
+) -> list[ScriptRun]:
+    """Run both training steps in parallel, each in its own process, and return the runs.
+
+    timeout: The number of seconds after which both processes are ended.
+    resync: The names of --map. If None, the old weights are not copied into the new training step.
+    advance: A function that shows progress. Its arguments are the side ("old" or "new") and the number of finished
+        steps.
+    """
+    with ExitStack() as stack:
+        scratch = stack.enter_context(Scratch("verify"))
+        np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
+        by_step = {f"{step}/{name}": each for step, batch in enumerate(batches, 1) for name, each in batch.items()}
+        np.savez(scratch.path / "batches.npz", **by_step)  # type: ignore[arg-type]
+        if resync is not None:
+            (scratch.path / NAMES).write_text(json.dumps(resync), encoding="utf-8")
+        for script in scripts:
+            (out / script.side).mkdir()
+        workers = [stack.enter_context(_start(script, scratch, out / script.side)) for script in scripts]
+        until = time.monotonic() + timeout
+        done = Counter[str]()
+
+        def poll() -> bool:
+            for side in (script.side for script in scripts):
+                while (out / side / OUTPUT.format(done[side] + 1)).exists():
+                    done[side] += 1
+                    advance(side, 1)
+            return False
+
+        for script, worker in zip(scripts, workers, strict=True):
+            end = worker.wait(max(0.0, until - time.monotonic()), poll)
+            if end.code is None:
+                remedy = "Pass a higher --timeout, or correct the step if it hangs."
+                raise WorkerError(f"{script} has not ended after {timeout:g} seconds: {end}. {remedy}")
+            if end.code:
+                repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct it."
+                remedy = _not_installed(script, end) or repeat
+                raise WorkerError(f"{script} failed: {end}. {remedy}")
+    runs = []
+    for script in scripts:
+        runs.append(read_outputs(script, out / script.side, len(batches)))
+        if resync is not None and not runs[-1].yields:
+            raise VerifyError(
+                f"--resync copies weights after each step, but {script} returns only after the last step. Yield "
+                "(parameters, gradients) after each step, or remove --resync."
+            )
+    return runs
+
+
+def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
+    arguments = [
+        script.python,
+        "-X",
+        "faulthandler",
+        "-m",
+        "unified_clip.verify.launch.worker",
+        str(script.file),
+        script.name,
+    ]
+    try:
+        return _workers.Worker([*arguments, str(scratch.path), str(out)], scratch)
+    except OSError as error:
+        raise VerifyError(
+            f"{script.python} cannot be started: {error.strerror}. Pass another --python-{script.side}.", "UC203"
+        ) from None
+
+
+def _not_installed(script: Script, end: _workers.Exit) -> str:
+    """Return a command that installs the missing module for the script's interpreter.
+
+    If no module is missing, return ''.
+    """
+    if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
+        return ""
+    pip = f"{script.python} -m pip install PACKAGE"
+    own = f"{script.python} -m {_install.command('cli')}"
+    return f"Install the package of this module: {pip}. If unified_clip itself lacks the module: {own}"
