@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
-MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: verify_cli.OPTIONS}
+MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: tuple(verify_cli.DEFAULTS)}
 """For each mode, the options that no other mode has. `--verify` is a deprecated alias of `unified-clip verify`."""
 
 
@@ -100,7 +100,7 @@ def _verify(options: argparse.Namespace) -> int:
     """Run `unified-clip verify` for the deprecated `port --verify`, and print the new command."""
     options.old, options.new = options.verify
     command = ["unified-clip", "verify", options.old, options.new]
-    for name in verify_cli.OPTIONS:
+    for name in verify_cli.DEFAULTS:
         if (value := getattr(options, name)) is not None:
             command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     if options.format != "text":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,20 @@ from .._scratch import Scratch
 if TYPE_CHECKING:
     from .compare import Verification
 
-SECONDS = 600.0
-
-OPTIONS = ("weights", "batches", "steps", "map", "python_old", "python_new", "max_ulp", "resync", "out", "timeout")
-"""All options except `--format`. The default of each option is None. Any other value shows that the user passed the
-option."""
+DEFAULTS: Mapping[str, Any] = {
+    "weights": None,
+    "batches": None,
+    "steps": None,
+    "map": None,
+    "python_old": None,
+    "python_new": None,
+    "max_ulp": 0.0,
+    "resync": False,
+    "out": None,
+    "timeout": 600.0,
+}
+"""The defaults of all options except `--format`. The parser sets None instead, so any other value shows that the user
+passed the option."""
 
 
 def add_parser(commands: Any) -> None:
@@ -54,10 +64,20 @@ def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> Non
     add("--map", 'TOML file of parameter names, "old name" = "new name"', type=Path, metavar="FILE")
     for side in ("old", "new"):
         add(f"--python-{side}", f"interpreter for {side.upper()} (default: this one)", metavar="PYTHON")
-    add("--max-ulp", "ignore differences of up to N units in the last place (default: 0)", type=float, metavar="N")
+    add(
+        "--max-ulp",
+        f"ignore differences of up to N units in the last place (default: {DEFAULTS['max_ulp']:g})",
+        type=float,
+        metavar="N",
+    )
     add("--resync", "after each step, copy the weights of OLD into NEW", action="store_true", default=None)
     add("--out", "keep both recordings and all tensors in this directory", type=Path, metavar="DIR")
-    add("--timeout", f"seconds for both processes together (default: {SECONDS:g})", type=float, metavar="SECONDS")
+    add(
+        "--timeout",
+        f"seconds for both processes together (default: {DEFAULTS['timeout']:g})",
+        type=float,
+        metavar="SECONDS",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,27 +105,27 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     from .launch.run_transposed import run_transposed
     from .launch.script import parse_script
 
+    passed = {name: value for name in DEFAULTS if (value := getattr(options, name)) is not None}
+    chosen = argparse.Namespace(**{**DEFAULTS, **passed})
     for name in ("weights", "batches"):
-        if getattr(options, name) is None:
+        if name not in passed:
             message = f"--{name} is missing: both steps need it. Pass --{name} FILE, as docs/verify.md describes."
             raise UsageError(message, "UC201")
-    max_ulp = 0.0 if options.max_ulp is None else options.max_ulp
-    timeout = SECONDS if options.timeout is None else options.timeout
-    if not max_ulp >= 0:
-        raise UsageError(f"--max-ulp is {max_ulp}. Pass 0 or more.", "UC203")
-    if not timeout > 0:
-        raise UsageError(f"--timeout is {timeout}. Pass a number of seconds above 0.", "UC203")
-    old = parse_script("old", options.old, options.python_old)
-    new = parse_script("new", options.new, options.python_new)
-    names = read_names(options.map) if options.map else None
+    if not chosen.max_ulp >= 0:
+        raise UsageError(f"--max-ulp is {chosen.max_ulp}. Pass 0 or more.", "UC203")
+    if not chosen.timeout > 0:
+        raise UsageError(f"--timeout is {chosen.timeout}. Pass a number of seconds above 0.", "UC203")
+    old = parse_script("old", options.old, chosen.python_old)
+    new = parse_script("new", options.new, chosen.python_new)
+    names = read_names(chosen.map) if chosen.map else None
     (scratch / "weights").mkdir()
-    weights = read_weights(options.weights, scratch / "weights")
-    batches = read_batches(options.batches, options.steps)
-    out = run.make_directory(options.out) if options.out else scratch
-    resync = {**(names or {})} if options.resync else None
+    weights = read_weights(chosen.weights, scratch / "weights")
+    batches = read_batches(chosen.batches, chosen.steps)
+    out = run.make_directory(chosen.out) if chosen.out else scratch
+    resync = {**(names or {})} if chosen.resync else None
     steps = len(batches)
     with progress({"old": steps, "new": steps}) as advance:
-        runs = run.run([old, new], weights, batches, out, timeout, resync=resync, advance=advance)
-    rerun = partial(run_transposed, new, weights, batches[:1], scratch / "again", timeout)
+        runs = run.run([old, new], weights, batches, out, chosen.timeout, resync=resync, advance=advance)
+    rerun = partial(run_transposed, new, weights, batches[:1], scratch / "again", chosen.timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
-    return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp, rerun=rerun)
+    return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=chosen.max_ulp, rerun=rerun)

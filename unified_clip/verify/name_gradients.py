@@ -23,10 +23,7 @@ from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode
 from .launch.outputs import ScriptRun
-
-CLOSE = 1e-4
-"""Two norms count as equal if their relative difference is at most this number. The tolerance is needed because one
-norm is recorded, and the other norm is computed here."""
+from .tolerances import RECORDED_NORM_TOLERANCE
 
 Parameters = Mapping[str, Dense]
 
@@ -166,7 +163,7 @@ def _near(
 
 
 def _same(norm: float, expected: float) -> bool:
-    return math.isclose(norm, expected, rel_tol=CLOSE) or (math.isnan(norm) and math.isnan(expected))
+    return math.isclose(norm, expected, rel_tol=RECORDED_NORM_TOLERANCE) or (math.isnan(norm) and math.isnan(expected))
 
 
 def _norm(line: RecordedCall, tensor: Dense) -> float:

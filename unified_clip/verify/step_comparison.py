@@ -12,7 +12,8 @@ from ..recording.rounding import ROUNDING, Distance
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Stage
-from .step_pairing import STORAGE_ULPS, ParameterDistance, TensorPair, greatest_of
+from .step_pairing import ParameterDistance, TensorPair, greatest_of
+from .tolerances import STORAGE_ULPS
 
 
 class TensorComparison(NamedTuple):

@@ -15,11 +15,7 @@ from .launch.outputs import ScriptRun
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording
-
-TOLERANCE = 1e-3
-
-STORAGE_ULPS = 4
-"""Each training step rounds the parameter. So equal updates can differ by this number of ULP of the parameter."""
+from .tolerances import RELATIVE_TOLERANCE, STORAGE_ULPS
 
 GREATEST = 2.0**127
 """For a number above 2**127, the ULP of 2**127 is used."""
@@ -111,7 +107,7 @@ class StepPairing:
         for pair in gradients:
             dtypes = [FORMATS[dtype].precision for dtype in self.dtypes[pair.name] if dtype in FORMATS]
             difference = float(np.abs(pair.old - pair.new).max(initial=0.0))
-            limit = min(ROUNDING * 2.0 ** -min(dtypes, default=math.inf) * total, TOLERANCE * pair.scale)
+            limit = min(ROUNDING * 2.0 ** -min(dtypes, default=math.inf) * total, RELATIVE_TOLERANCE * pair.scale)
             if not difference <= limit:  # NaN is no rounding
                 return False
         return True
@@ -185,7 +181,7 @@ class StepPairing:
             return None
         ratio = float(old @ new / (old @ old))
         off = max(float(np.abs(pair.new - ratio * pair.old).max(initial=0.0)) for pair in pairs)
-        return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
+        return ratio if ratio and off <= RELATIVE_TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
         """Return the parameters after a step. If there is no output, return {}.
@@ -222,7 +218,7 @@ def _values(tensors: Parameters) -> dict[str, Float64s]:
 
 
 def _close(old: Float64s, new: Float64s) -> bool:
-    return bool(np.abs(old - new).max(initial=0.0) <= TOLERANCE * greatest_of(old))
+    return bool(np.abs(old - new).max(initial=0.0) <= RELATIVE_TOLERANCE * greatest_of(old))
 
 
 def sorted_distances(pairs: Iterable[TensorPair]) -> list[ParameterDistance]:
@@ -261,7 +257,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
     greatest = float(difference.max())
     own = max(greatest_of(old), greatest_of(new))
     unit = _unit(scale)
-    if greatest > STORAGE_ULPS * unit * ulp_scale and greatest > TOLERANCE * own:
+    if greatest > STORAGE_ULPS * unit * ulp_scale and greatest > RELATIVE_TOLERANCE * own:
         unit = min(unit, _unit(own))
     return Distance(greatest / unit, greatest / own)
 

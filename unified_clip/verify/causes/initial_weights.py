@@ -11,11 +11,8 @@ from ...recording.rounding import PRODUCT
 from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.arrangement import Frameworks, axis_orders, convertible
 from ..normalize import NormalizedRecording
-from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
-
-FAR = 10
-"""A misfit is the distance of an update from `Bounds`. A parameter had other initial weights if its misfit is at least
-FAR times the largest misfit of the other parameters."""
+from ..step_pairing import StepPairing
+from ..tolerances import MISFIT_FACTOR, RELATIVE_TOLERANCE, STORAGE_ULPS
 
 
 class FirstMoves(NamedTuple):
@@ -55,10 +52,10 @@ class Bounds:
         self._low_ratio = np.maximum.accumulate([0.0, *low_ratio[::-1]])[::-1]
         largest = max((float(np.abs(each.moves).max(initial=0.0)) for each in known), default=0.0)
         own = max(map(self.misfit, known), default=0.0)
-        self.limit = max(FAR * own, PRODUCT * largest)
+        self.limit = max(MISFIT_FACTOR * own, PRODUCT * largest)
         """An update fits the bounds if the misfit is at most this number."""
 
-        self.is_sharp = own <= TOLERANCE * largest
+        self.is_sharp = own <= RELATIVE_TOLERANCE * largest
         """Whether the known updates fit the bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstMoves) -> float:

@@ -10,7 +10,8 @@ from ...recording.causes.regularizer import regularizer_cause
 from ...recording.pairing import greatest_setting
 from ...recording.rounding import PRODUCT
 from ..normalize import NormalizedRecording
-from ..step_pairing import TOLERANCE, StepPairing
+from ..step_pairing import StepPairing
+from ..tolerances import RELATIVE_TOLERANCE
 
 
 def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:
@@ -28,10 +29,10 @@ def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecor
         if weight is None or not weight.any():
             return None
         factors[pair.name] = float((difference * weight).sum() / (weight * weight).sum())
-        if not np.abs(difference - factors[pair.name] * weight).max() <= TOLERANCE * np.abs(difference).max():
+        if not np.abs(difference - factors[pair.name] * weight).max() <= RELATIVE_TOLERANCE * np.abs(difference).max():
             return None
     decay = next(iter(factors.values()), 0.0)
-    if not decay or not all(math.isclose(each, decay, rel_tol=TOLERANCE) for each in factors.values()):
+    if not decay or not all(math.isclose(each, decay, rel_tol=RELATIVE_TOLERANCE) for each in factors.values()):
         return None
     old, new = (str(recording.run.script) for recording in recordings)
     decays = [[greatest_setting(step, "weight_decay") for step in each.optimizer_steps_at(1)] for each in recordings]

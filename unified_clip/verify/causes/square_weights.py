@@ -10,7 +10,8 @@ import numpy as np
 from ...causes.observation import Cause
 from ...recording.causes.before_clips import names_text
 from ..launch.outputs import ScriptRun
-from ..step_pairing import TOLERANCE, StepPairing
+from ..step_pairing import StepPairing
+from ..tolerances import RELATIVE_TOLERANCE
 
 MOST_RUNS = 4
 """The largest number of times that the new step runs again."""
@@ -27,7 +28,7 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
         if run is None or not run.yields:
             continue
         ratio = pairing.with_new(run).ratio(1)
-        if ratio is not None and math.isclose(ratio, 1, rel_tol=TOLERANCE):
+        if ratio is not None and math.isclose(ratio, 1, rel_tol=RELATIVE_TOLERANCE):
             them = "them" if len(names) > 1 else "it"
             return Cause(
                 "untransposed weight",

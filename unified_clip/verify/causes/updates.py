@@ -12,7 +12,8 @@ from ...recording.optimizers.steps import STAGES
 from ...recording.runs import RecordedCall
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison
-from ..step_pairing import TOLERANCE, StepPairing, TensorPair
+from ..step_pairing import StepPairing, TensorPair
+from ..tolerances import RELATIVE_TOLERANCE
 
 
 def without_gradient(
@@ -51,14 +52,14 @@ def cause_of_update(
     if cause:
         return cause
     ratio = pairing.ratio(row.step, ignored)
-    if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
+    if ratio is None or math.isclose(ratio, 1, rel_tol=RELATIVE_TOLERANCE):
         return Cause(
             "another optimizer",
             f"the clipped gradients are the same, but the updates differ. {advice_on_settings(recordings, row.step)}. "
             "Check also whether an optimizer clips or scales the gradients itself",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
-        if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
+        if any(math.isclose(ratio, expected, rel_tol=RELATIVE_TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
                 f"every update of the {side} step fits the unclipped gradients. This step clips after "
