@@ -21,9 +21,9 @@ import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip.recording import runs
+from unified_clip.recording.losses import logged_numbers
 from unified_clip.recording.natives.steps import MOST_LOSSES
 from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
-from unified_clip.recording.report.losses import logged
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
 """In a list, where a recording does not replace it."""
@@ -328,8 +328,8 @@ def test_a_logged_loss_replaces_that_of_the_backward_passes(tmp_path: Path) -> N
                 optimizer.step()
                 if logs:
                     recording.log(loss=7.0)
-    assert [value for _, value in logged(runs.read(tmp_path / "logged"))["loss"]] == [7.0, 7.0]
-    assert [step for step, _ in logged(runs.read(tmp_path / "seen"))["loss"]] == [1, 2]
+    assert [value for _, value in logged_numbers(runs.read(tmp_path / "logged"))["loss"]] == [7.0, 7.0]
+    assert [step for step, _ in logged_numbers(runs.read(tmp_path / "seen"))["loss"]] == [1, 2]
 
 
 @pytest.mark.parametrize(

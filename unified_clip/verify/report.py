@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 from .._display import cell
 from ..recording.report import model
-from ..recording.report.losses import losses
+from ..recording.report.loss_sentences import loss_sentences
 from ..recording.report.remedies import remedies
 from ..recording.report.sentences import SAME, describe, with_remedies
 from ..recording.report.unexplained import UNEXPLAINED
@@ -84,7 +84,7 @@ def sentences(result: Verification) -> list[str]:
     ]
     if result.resynced:
         lines.append(f"Each step of {result.new.script} began with the weights of {result.old.script}.")
-    lines += [*_without_clip(result), *_stages(result), *_noise(result), *losses(result.clips), *_units(result)]
+    lines += [*_without_clip(result), *_stages(result), *_noise(result), *loss_sentences(result.clips), *_units(result)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"

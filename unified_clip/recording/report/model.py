@@ -18,10 +18,12 @@ from ..._display import safe
 from ..._report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
 from ..divergence import Agreement, numbers
+from ..losses import logged_numbers, pair_numbers
 from ..rounding import distance
 from ..runs import RecordedRun
-from . import largest_differences, losses, sentences, unexplained
+from . import largest_differences, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
+from .loss_sentences import loss_sentences
 from .remedies import remedies
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
@@ -161,7 +163,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         agreements=list(comparison.agreements),
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
         notes=[*sentences.notes(comparison), *largest_differences.largest_differences(comparison)],
-        losses=losses.losses(comparison),
+        losses=loss_sentences(comparison),
         remedies=[advice for each in remedies(comparison).values() for advice in each],
         where_to_look=unexplained.where_to_look(comparison),
         ruled_out=unexplained.ruled_out(comparison),
@@ -184,9 +186,9 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:
     norms = ((pair.a.step, a, b) for pair in comparison.pairs for _, a, b in numbers(pair, "norm"))
     curves = {"norm": number_points((step, distance(a, b).relative) for step, a, b in norms)}
-    left, right = map(losses.logged, comparison.runs)
+    left, right = map(logged_numbers, comparison.runs)
     for name in sorted(left.keys() & right.keys()):
-        pairs = losses.paired(left[name], right[name])
+        pairs = pair_numbers(left[name], right[name])
         curves[name] = number_points((step, distance(a, b).relative) for (step, a), (_, b) in pairs)
     return curves
 
@@ -208,7 +210,7 @@ def _run(run: RecordedRun) -> Run:
         clipped=sum(bool(line.clipped) for line in run.lines),
         norms=run.header.norms,
         clips=clip_points(run.lines),
-        logged={name: number_points(numbers) for name, numbers in losses.logged(run).items()},
+        logged={name: number_points(numbers) for name, numbers in logged_numbers(run).items()},
         learning_rate=learning_rates(run.optimizer_steps),
     )
 

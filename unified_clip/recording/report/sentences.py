@@ -15,7 +15,7 @@ from ..pairing import orders_of
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .largest_differences import agreements, allowed, format_distance, largest_differences
-from .losses import losses
+from .loss_sentences import loss_sentences
 from .remedies import remedies
 from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
 
@@ -43,7 +43,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
         *map(about, comparison.runs),
         *with_remedies(describe(comparison), remedies(comparison)),
         *largest_differences(comparison),
-        *losses(comparison),
+        *loss_sentences(comparison),
         *where_to_look(comparison),
         *([f"Ruled out: {', '.join(causes)}."] if causes else []),
     ]
