@@ -71,7 +71,7 @@ def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.Capture
     unclipped = TORCH.replace("CLIP", "")
     data = verify_as_json(tmp_path, capsys, *((unclipped, NATIVE) if is_old else (NATIVE, unclipped)))
     assert cause_kinds(data) == ["left-out clip"]
-    (sentence,) = (each["text"] for parting in data["clips"]["partings"] for each in parting["findings"])
+    (sentence,) = (each["text"] for divergence in data["clips"]["divergences"] for each in divergence["findings"])
     name, other = ("old.py", "new.py") if is_old else ("new.py", "old.py")
     assert sentence.startswith(f"{name}:step never clips: its 4 steps of optimizers have no clip call. {other}:step ")
     assert f"Add this clip to {name}:step, between the backward pass and the step" in sentence
@@ -167,7 +167,7 @@ def test_a_setting_of_the_optimizer_is_named_with_both_values(
 ) -> None:
     data = verify_as_json(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", change))
     assert cause_kinds(data) == [mistake]
-    (result,) = [each["text"] for parting in data["clips"]["partings"] for each in parting["findings"]]
+    (result,) = [each["text"] for divergence in data["clips"]["divergences"] for each in divergence["findings"]]
     assert text in result
 
 

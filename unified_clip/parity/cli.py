@@ -236,7 +236,7 @@ def _suite(options: argparse.Namespace) -> Suite:
 
     suite = whole = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
-        advice = load.add_known_list(load.file_of(options.suite))
+        advice = load.known_list_advice(load.file_of(options.suite))
         raise SuiteError(
             f"--accept needs a file for the known differences, and the suite names none. {advice}.", "UC303"
         )
@@ -272,7 +272,8 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 def _accept(report: ParityReport, path: Path) -> int:
     """Update the list of known differences, and return the exit status."""
-    from .known import entries, update
+    from .known import entries
+    from .known.accept import accept_differences
     from .report import baseline, build
 
     if report.ours_differ or report.is_incomplete:
@@ -283,7 +284,7 @@ def _accept(report: ParityReport, path: Path) -> int:
         # failures that the baseline has do not fail the run, but --accept needs a run without them
         return report.exit_code or DIFFERENT
     try:
-        changes = update.write(path, report)
+        changes = accept_differences(path, report)
     except OSError as error:
         remedy = "Make it writable, or free disk space. Then run the command with --accept again."
         raise UsageError(f"{path} cannot be written: {error.strerror}. {remedy}", "UC205") from None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-from pydantic import Field, InstanceOf, create_model
+from pydantic import AliasChoices, Field, InstanceOf, create_model
 
 from .._display import safe
 from .._report_model import Real, ReportModel, json_schema
@@ -169,7 +169,7 @@ class CaseResult(ReportModel):
     sha256: dict[Stage, str]
     """The SHA-256 of the exact result at each stage."""
 
-    stages_apart: list[Stage]
+    differing_stages: list[Stage] = Field(validation_alias=AliasChoices("differing_stages", "stages_apart"))
     """The stages at which unified_clip's results differ between frameworks. The bits on the host path are compared."""
 
     frameworks: dict[str, FrameworkResult]
@@ -367,7 +367,7 @@ class ParityReport(ReportModel):
     @property
     def ours_differ(self) -> bool:
         differ = any(result.verdict == "different" for _, result in self.results())
-        return differ or any(case.stages_apart for case in self.cases)
+        return differ or any(case.differing_stages for case in self.cases)
 
     @property
     def differs(self) -> bool:

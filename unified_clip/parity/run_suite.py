@@ -249,6 +249,6 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
         rule=case.rule,
         elements=case.elements,
         sha256=expected.digests,
-        stages_apart=differing_stages(frameworks),
+        differing_stages=differing_stages(frameworks),
         frameworks=frameworks,
     )

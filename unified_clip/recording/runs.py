@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .._coded_error import CodedError
 from .._report_model import Real
@@ -239,7 +239,7 @@ class RecordedProcess(Table):
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
-    torn: bool = False
+    incomplete_line: bool = Field(default=False, validation_alias=AliasChoices("incomplete_line", "torn"))
     """Whether the process ended while it wrote a line. The incomplete line is left out."""
 
 
@@ -260,7 +260,7 @@ class RecordedRun(Table):
     lines: list[RecordedCall]
     """The clip calls. If several processes were recorded, the list contains the calls of the first process."""
 
-    torn: bool
+    incomplete_line: bool
     """Whether the run ended while it wrote a line. The incomplete line is left out."""
 
     name: str
@@ -323,7 +323,7 @@ def read(
         raise RunError(f"{path} cannot be read: {error.strerror}. {PASS}") from None
     except UnicodeDecodeError:
         raise RunError(f"{path} is not a recording: it is not text. {PASS}") from None
-    whole, end, torn = text.rpartition("\n")
+    whole, end, rest = text.rpartition("\n")
     if not end:
         raise RunError(
             f"{path} has no complete line. If a run still writes it, wait until the run has ended. Otherwise, record "
@@ -367,7 +367,7 @@ def read(
         path=path,
         header=header,
         lines=first,
-        torn=bool(torn) or any(process.torn for process in header.processes[:1]),
+        incomplete_line=bool(rest) or any(process.incomplete_line for process in header.processes[:1]),
         name=name or path.name,
         recorded=len(first),
         others=tuple(map(tuple, others)),

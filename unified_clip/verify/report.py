@@ -42,7 +42,7 @@ VERDICTS = {
 }
 """{first stage that differs: text of the verdict}."""
 
-CLIPS = ("calls", "compared", "torn", "partings", "agreements")
+CLIPS = ("calls", "compared", "incomplete_line", "divergences", "agreements")
 """The keys in the JSON report that contain the comparison of clip calls."""
 
 TENSOR_STAGES: dict[Stage, str] = {"tensors": "the clipped gradients", "update": "the updates"}

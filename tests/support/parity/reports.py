@@ -84,7 +84,7 @@ def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
         rule=None,
         elements=4,
         sha256={"norm": EXACT},
-        stages_apart=differing_stages(frameworks),
+        differing_stages=differing_stages(frameworks),
         frameworks=frameworks,
     )
 

@@ -101,7 +101,7 @@ def verify_as_json(
 
 def cause_kinds(data: Mapping[str, Any]) -> list[str]:
     """Return the kinds of the causes, in their order."""
-    kinds = [each["mistake"] for parting in data["clips"]["partings"] for each in parting["findings"]]
+    kinds = [each["mistake"] for divergence in data["clips"]["divergences"] for each in divergence["findings"]]
     return kinds + ([data["finding"]["mistake"]] if data["finding"] else [])
 
 

@@ -10,7 +10,8 @@ from support.parity.reports import clip_result, native, one_case
 
 from unified_clip import cli
 from unified_clip.parity import cli as parity_cli
-from unified_clip.parity.known import entries, match, update
+from unified_clip.parity.known import entries, match
+from unified_clip.parity.known.accept import accept_differences
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.report import build
 from unified_clip.parity.results import Change, FrameworkResult, ParityReport, UnifiedClipResult
@@ -39,11 +40,11 @@ def test_without_a_list_differences_are_reported_without_failing_the_run() -> No
 
 def test_an_accepted_difference_is_known_in_the_next_run(tmp_path: Path) -> None:
     path, sizes = tmp_path / "known.toml", {"one": 0.5, "two": 0.25}
-    assert update.write(path, run_with_differences(sizes, [])) == (0, 0, 0, 1)
+    assert accept_differences(path, run_with_differences(sizes, [])) == (0, 0, 0, 1)
     (entry,) = entries.read(path)
     assert (entry.function, entry.kind, entry.size, entry.cases) == ("torch.norm", "value", 0.5, ["one", "two"])
     assert run_with_differences(sizes, [entry]).exit_code == 0
-    assert update.write(path, run_with_differences(sizes, [entry])) == (1, 0, 0, 0)
+    assert accept_differences(path, run_with_differences(sizes, [entry])) == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("text", [None, "", "# ours\nknown = []\n", "known = []\n# ours\n"])
@@ -53,12 +54,12 @@ def test_accepting_nothing_and_then_a_difference_writes_a_list_that_can_be_read(
     path, sizes = tmp_path / "known.toml", {"one": 0.5}
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    assert update.write(path, run_with_differences({}, [])) == (0, 0, 0, 0)
+    assert accept_differences(path, run_with_differences({}, [])) == (0, 0, 0, 0)
     assert entries.read(path) == []
-    assert update.write(path, run_with_differences(sizes, [])) == (0, 0, 0, 1)
+    assert accept_differences(path, run_with_differences(sizes, [])) == (0, 0, 0, 1)
     assert run_with_differences(sizes, entries.read(path)).exit_code == 0
-    assert update.write(path, run_with_differences({}, entries.read(path))) == (0, 0, 1, 0)
-    assert update.write(path, run_with_differences(sizes, entries.read(path))) == (0, 0, 0, 1)
+    assert accept_differences(path, run_with_differences({}, entries.read(path))) == (0, 0, 1, 0)
+    assert accept_differences(path, run_with_differences(sizes, entries.read(path))) == (0, 0, 0, 1)
     assert path.read_text(encoding="utf-8").startswith("# ours\n" if text else "[[known]]")
     assert run_with_differences(sizes, entries.read(path)).exit_code == 0
 
@@ -70,7 +71,7 @@ def test_accepting_keeps_inline_entries(tmp_path: Path) -> None:
     )
     path.write_text(f"known = [{inline}]\n", encoding="utf-8")
     sizes = {"one": 0.5, "two": 0.25}
-    assert update.write(path, run_with_differences(sizes, entries.read(path))) == (0, 1, 0, 1)
+    assert accept_differences(path, run_with_differences(sizes, entries.read(path))) == (0, 1, 0, 1)
     reasons = [(["one"], "sums"), (["two"], "numbers differ, and the cause is unknown")]
     assert [(entry.cases, entry.reason) for entry in entries.read(path)] == reasons
     assert run_with_differences(sizes, entries.read(path)).exit_code == 0
@@ -78,12 +79,12 @@ def test_accepting_keeps_inline_entries(tmp_path: Path) -> None:
 
 def test_accepting_again_removes_stale_entries_and_keeps_texts_and_comments(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    update.write(path, run_with_differences({"one": 0.5}, []))
+    accept_differences(path, run_with_differences({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8").replace(
         'reason = "numbers differ, and the cause is unknown"', 'reason = "float32 # sums"'
     )
     path.write_text(f"# ours\n{text}", encoding="utf-8")
-    assert update.write(path, run_with_differences({"one": 0.05}, entries.read(path))) == (0, 1, 0, 0)
+    assert accept_differences(path, run_with_differences({"one": 0.05}, entries.read(path))) == (0, 1, 0, 0)
     assert path.read_text(encoding="utf-8").startswith("# ours\n")
     (entry,) = entries.read(path)
     assert (entry.size, entry.reason) == (0.05, "float32 # sums")
@@ -93,11 +94,11 @@ def test_accepting_again_removes_stale_entries_and_keeps_texts_and_comments(tmp_
 def test_accepting_some_frameworks_keeps_the_entries_of_other_frameworks(tmp_path: Path, size: float) -> None:
     """The entry of Paddle was measured in a run of all frameworks, and `--frameworks torch` measures nothing of it."""
     path = tmp_path / "known.toml"
-    update.write(path, run_with_differences({"one": 0.5}, []))
+    accept_differences(path, run_with_differences({"one": 0.5}, []))
     paddle_entry = path.read_text(encoding="utf-8").replace('"torch"', '"paddle"').replace("torch.norm", "paddle.clip")
     path.write_text(f"{paddle_entry}\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
     compared = [entry for entry in entries.read(path) if entry.framework == "torch"]  # the engine leaves out others
-    update.write(path, run_with_differences({"one": size}, compared))
+    accept_differences(path, run_with_differences({"one": size}, compared))
     paddle, torch = sorted(entries.read(path), key=lambda entry: entry.framework)
     assert (paddle.framework, paddle.function, paddle.size, paddle.cases) == ("paddle", "paddle.clip", 0.5, ["one"])
     assert (torch.framework, torch.size) == ("torch", size)
@@ -107,17 +108,17 @@ def test_accepting_some_frameworks_keeps_the_entries_of_other_frameworks(tmp_pat
 @pytest.mark.parametrize("sizes", [{"one": 2.0, "two": 0.5}, {"one": 2.0, "two": 2.0}])
 def test_a_larger_difference_can_be_accepted(tmp_path: Path, sizes: dict[str, float]) -> None:
     path = tmp_path / "known.toml"
-    update.write(path, run_with_differences({"one": 0.5, "two": 0.5}, []))
-    assert update.write(path, run_with_differences(sizes, entries.read(path))) == (0, 1, 0, 0)
+    accept_differences(path, run_with_differences({"one": 0.5, "two": 0.5}, []))
+    assert accept_differences(path, run_with_differences(sizes, entries.read(path))) == (0, 1, 0, 0)
     assert run_with_differences(sizes, entries.read(path)).exit_code == 0
 
 
 def test_entries_for_other_versions_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    update.write(path, run_with_differences({"one": 0.5}, []))
+    accept_differences(path, run_with_differences({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8")
     path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
-    assert update.write(path, run_with_differences({"one": 0.05}, entries.read(path))) == (1, 1, 0, 0)
+    assert accept_differences(path, run_with_differences({"one": 0.05}, entries.read(path))) == (1, 1, 0, 0)
     assert [entry.versions for entry in entries.read(path)] == ["torch>=2", "torch<2"]
 
 
@@ -137,7 +138,7 @@ versions = "torch>=2"
 def renew_entries(directory: Path, sizes: dict[str, float], *listed: str) -> list[entries.KnownDifference]:
     """Return the entries after `--accept` of differences of these sizes, which they then cover."""
     path = write_suite_file(directory, "".join(listed), "known.toml")
-    update.write(path, run_with_differences(sizes, entries.read(path)))
+    accept_differences(path, run_with_differences(sizes, entries.read(path)))
     listed_entries = entries.read(path)
     assert run_with_differences(sizes, listed_entries).exit_code == 0
     return listed_entries
@@ -174,19 +175,19 @@ def test_a_size_has_the_digits_that_its_factor_needs(tmp_path: Path) -> None:
 
 def test_duplicate_entries_are_merged(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    update.write(path, run_with_differences({"one": 0.5}, []))
+    accept_differences(path, run_with_differences({"one": 0.5}, []))
     path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
-    assert update.write(path, run_with_differences({"one": 0.5}, entries.read(path))) == (0, 1, 1, 0)
+    assert accept_differences(path, run_with_differences({"one": 0.5}, entries.read(path))) == (0, 1, 1, 0)
     assert run_with_differences({"one": 0.5}, entries.read(path)).exit_code == 0
 
 
 def test_entries_of_frameworks_that_were_not_run_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
-    update.write(path, run_with_differences({"one": 0.5}, []))
+    accept_differences(path, run_with_differences({"one": 0.5}, []))
     jax_entry = path.read_text(encoding="utf-8").replace('"torch"', '"jax"')
     path.write_text(path.read_text(encoding="utf-8") + jax_entry, encoding="utf-8")
     only_torch = [entry for entry in entries.read(path) if entry.framework == "torch"]
-    assert update.write(path, run_with_differences({"two": 0.5}, only_torch)) == (1, 0, 1, 1)
+    assert accept_differences(path, run_with_differences({"two": 0.5}, only_torch)) == (1, 0, 1, 1)
     assert sorted(entry.framework for entry in entries.read(path)) == ["jax", "torch"]
 
 
@@ -199,11 +200,12 @@ def test_numpy_alone_has_no_table_of_frameworks_functions(tmp_path: Path, capfd:
 
 
 def test_each_suite_of_a_directory_gets_its_own_list() -> None:
-    assert suites.add_known_list(suites.file_of(Path("parity"))) == 'Add known = "known.toml" at the top of ' + str(
+    assert suites.known_list_advice(suites.file_of(Path("parity"))) == 'Add known = "known.toml" at the top of ' + str(
         Path("parity", "suite.toml")
     )
     assert (
-        suites.add_known_list(suites.file_of(Path("own.toml"))) == 'Add known = "own-known.toml" at the top of own.toml'
+        suites.known_list_advice(suites.file_of(Path("own.toml")))
+        == 'Add known = "own-known.toml" at the top of own.toml'
     )
 
 
@@ -286,7 +288,7 @@ def test_an_accepted_difference_has_its_cause_and_a_new_cause_gets_a_new_reason(
         differing = native("different", 1.0, problem="unlisted", cause=f"as with {cause}", cause_kind=cause)
         of_list = [] if not path.exists() else entries.read(path)
         stale = match.match_deviations(of_list, {}, {"torch": VERSIONS})[1]
-        update.write(path, build.report(["torch"], [one_case(torch=FrameworkResult(native=differing))], stale))
+        accept_differences(path, build.report(["torch"], [one_case(torch=FrameworkResult(native=differing))], stale))
         (entry,) = entries.read(path)
         return entry
 

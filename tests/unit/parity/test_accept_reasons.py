@@ -9,7 +9,8 @@ import pytest
 from support.parity.reports import native, one_case, report
 
 from unified_clip.parity import cli
-from unified_clip.parity.known import entries, match, update
+from unified_clip.parity.known import entries, match
+from unified_clip.parity.known.accept import accept_differences
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.report import baseline, build
 from unified_clip.parity.results import FrameworkResult, ParityReport
@@ -21,7 +22,7 @@ def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
         one_case(name, torch=FrameworkResult(native=native(norm=None, kind="raises", detail=detail)))
         for name, detail in {"a": "KeyError: 3", "b": "KeyError: 3", "c": "TypeError: 4", "d": "TypeError: 5"}.items()
     ]
-    update.write(tmp_path / "known.toml", report(*cases))
+    accept_differences(tmp_path / "known.toml", report(*cases))
     kind = "it raises an error, but should return a result"
     assert [(entry.cases, entry.reason) for entry in entries.read(tmp_path / "known.toml")] == [
         (["a", "b"], f"{kind}: KeyError: 3"),
@@ -32,7 +33,7 @@ def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
 def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path) -> None:
     sizes = {"large": 1.0, "inf": math.inf, "small": 0.002, "alike": 0.0015}
     cases = [one_case(name, torch=FrameworkResult(native=native(norm=size))) for name, size in sizes.items()]
-    update.write(tmp_path / "known.toml", report(*cases))
+    accept_differences(tmp_path / "known.toml", report(*cases))
     listed = {tuple(entry.cases): (entry.size, entry.not_finite) for entry in entries.read(tmp_path / "known.toml")}
     assert listed == {("large",): (1.0, ""), ("inf",): (0.0, "norm"), ("alike", "small"): (0.002, "")}
 
@@ -49,7 +50,7 @@ def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tm
         one_case(name, torch=FrameworkResult(native=native(norm=0.02, cause_kind=kind, cause=sentence)))
         for name, (kind, sentence) in causes.items()
     ]
-    update.write(tmp_path / "known.toml", report(*cases))
+    accept_differences(tmp_path / "known.toml", report(*cases))
     assert {tuple(entry.cases): entry.reason for entry in entries.read(tmp_path / "known.toml")} == {
         ("a", "b"): "as with eps 0 instead of 1e-06",
         ("c", "d"): "as with a threshold of 2 instead of 1 (in the first of 2 cases)",
@@ -62,7 +63,7 @@ def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is 
     case = one_case("a", torch=FrameworkResult(native=native(norm=0.02, verdict="known")))
     tmp_path.mkdir(exist_ok=True)
     path = tmp_path / "known.toml"
-    update.write(path, report(case))
+    accept_differences(path, report(case))
     path.write_text(path.read_text("utf-8").replace("numbers differ, and the cause is unknown", reason), "utf-8")
     deviations = {("torch", "a"): NativeDeviation("clip", "value", 0.02)}
     _, known = match.match_deviations(entries.read(path), deviations, {"torch": {}})
@@ -137,7 +138,7 @@ def test_an_entry_with_an_infinite_size_is_rejected_and_replaced_by_accept(tmp_p
         )
         for (_, name), (size, where) in measured.items()
     ]
-    update.write(file, report(*cases, known=results))
+    accept_differences(file, report(*cases, known=results))
     listed = [
         (entry.framework, entry.size, entry.not_finite, entry.title, entry.reason) for entry in entries.read(file)
     ]

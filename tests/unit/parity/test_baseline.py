@@ -64,7 +64,7 @@ def test_other_numbers_with_the_same_verdict_are_a_change() -> None:
 def test_a_case_with_another_exact_result_is_one_change() -> None:
     new = torch_report(host=clip_result(sha256="b"))
     new.cases[0].sha256 = {"norm": "b"}
-    new.cases[0].stages_apart = []
+    new.cases[0].differing_stages = []
     (found_change,) = baseline.changes(torch_report(), new)
     assert found_change.why.startswith("the exact result differs from the baseline, so the gradients or the call")
     assert found_change == expected_change(
@@ -186,7 +186,7 @@ def test_a_known_difference_that_is_larger_than_listed_has_both_sizes() -> None:
 
 def report_with_differing_stages(*stages: Stage) -> ParityReport:
     report_ = torch_report()
-    report_.cases[0].stages_apart = list(stages)
+    report_.cases[0].differing_stages = list(stages)
     return report_
 
 

@@ -152,7 +152,7 @@ def test_the_report_names_each_problem(tmp_path: Path) -> None:
     assert f"- frameworks differ from each other on the host path: {NAME}: norm" in markdown
     assert "known difference torch, torch.norm, 'it is so': no case shows this difference" in markdown
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
-    assert data["cases"][0]["stages_apart"] == ["norm"]
+    assert data["cases"][0]["differing_stages"] == ["norm"]
     assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
     write.write(report_with_function("nobody knows"), tmp_path)
     assert f"torch, torch.norm: {NAME}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ def test_the_command_prints_the_first_difference_and_exits_with_1(
     assert "To have the same threshold, pass the same number." in printed
     assert "Coefficients differ from step 2 on, by at most" in printed
     assert cli.main(["compare", a, b, "--json"]) == 1
-    (divergence,) = json.loads(capsys.readouterr().out)["partings"]
+    (divergence,) = json.loads(capsys.readouterr().out)["divergences"]
     assert (divergence["step"], divergence["stage"], divergence["findings"][0]["mistake"]) == (
         2,
         "threshold",

@@ -21,13 +21,20 @@ def test_numbers_that_json_does_not_have_are_read(tmp_path: Path, schema: int) -
     assert math.isnan(run.lines[0].norms()[0])
     assert run.lines[0].threshold == math.inf
     assert run.lines[1].parameters["c"].norm == 12.0
-    assert not run.torn
+    assert not run.incomplete_line
+
+
+@pytest.mark.parametrize("key", ["incomplete_line", "torn"])
+def test_both_names_of_an_incomplete_line_are_read(tmp_path: Path, key: str) -> None:
+    """Older recordings have the key "torn"."""
+    path = write_recording(tmp_path / "run.jsonl", [clip_line(1)], processes=[{key: True}])
+    assert runs.read(path).incomplete_line
 
 
 def test_infinite_bounds_are_strings_in_json(compare_runs: Any) -> None:
     bounds = [{"rule": "value", "threshold": ["-inf", high], "norm_type": None} for high in (1.0, 2.0)]
     comparison = compare_runs(*([{"step": 1, "call": "clip", **clip}] for clip in bounds))
-    (divergence,) = json.loads(json.dumps(model.build(comparison).as_json(), allow_nan=False))["partings"]
+    (divergence,) = json.loads(json.dumps(model.build(comparison).as_json(), allow_nan=False))["divergences"]
     assert (divergence["a"], divergence["b"]) == (["-inf", 1.0], ["-inf", 2.0])
 
 
@@ -35,7 +42,7 @@ def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "run.jsonl", [clip_line(1), clip_line(2)])
     path.write_bytes(path.read_bytes()[:-20])
     run = runs.read(path)
-    assert run.torn
+    assert run.incomplete_line
     assert [each.step for each in run.lines] == [1]
 
 

@@ -61,9 +61,9 @@ def test_a_wrong_threshold_from_step_201_is_found_although_the_optimizers_differ
     assert first_with(data, "norm") is None, "equal weights give equal gradients"
     assert first_with(data, "update") == 1
     assert data["finding"]["mistake"] == "another learning rate"
-    *_, parting = data["clips"]["partings"]
-    assert (parting["step"], parting["stage"]) == (LATE + 1, "coefficient")
-    (cause,) = parting["findings"]
+    *_, divergence = data["clips"]["divergences"]
+    assert (divergence["step"], divergence["stage"]) == (LATE + 1, "coefficient")
+    (cause,) = divergence["findings"]
     assert "as with a threshold of 0.4 instead of 0.5" in cause["text"]
 
 

@@ -64,7 +64,7 @@ def compare_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def cause_sentences(data: dict[str, Any]) -> str:
-    return " ".join(each["text"] for parting in data["clips"]["partings"] for each in parting["findings"])
+    return " ".join(each["text"] for divergence in data["clips"]["divergences"] for each in divergence["findings"])
 
 
 def test_two_networks_may_be_clipped_in_another_order(compare_scripts: Any) -> None:

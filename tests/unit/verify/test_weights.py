@@ -245,7 +245,7 @@ def test_a_weight_in_the_recording_is_named_without_another_cause(
     new = old.replace("    optimizer =", "    net.bias.data[1] += 0.25\n    optimizer =")
     data = verify_pairs.verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert verify_pairs.cause_kinds(data) == ["other initial weights"]
-    assert "'bias'" in json.dumps(data["clips"]["partings"])
+    assert "'bias'" in json.dumps(data["clips"]["divergences"])
 
 
 def test_a_mistake_in_the_data_is_not_called_an_untransposed_weight(

@@ -82,7 +82,7 @@ def compare_with_exact(
         return Verdict(outcome.kind, math.inf, outcome.detail)
     wrong = _wrong_behaviour(case, outcome) or _wrong_forms(expected, outcome)
     if path in EXACT and not wrong:
-        wrong = _wrong_objects(case, expected, outcome)
+        wrong = _copied_unchanged_gradient(case, expected, outcome)
     if wrong:
         return Verdict("different", math.inf, wrong)
     stages = _distances(case, expected, outcome)
@@ -145,7 +145,7 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
     return float(after.values().reshape(-1)[greatest] / values[greatest])
 
 
-def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
+def _copied_unchanged_gradient(case: Case, expected: Expected, outcome: CallOutcome) -> str:
     """Return an error message if the call returned a copy of a gradient that it did not scale. Otherwise, return ''.
 
     If the coefficient of a gradient is 1, a clip class has to return the same object.

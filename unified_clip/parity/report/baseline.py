@@ -280,7 +280,7 @@ def _entries(report: ParityReport, *, with_digests: bool = True) -> dict[Key, _E
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
         entries["", "the exact result", case.name] = _Entry("exact", digests, numbers=case.sha256, exact=True)
-        differing = case.stages_apart
+        differing = case.differing_stages
         verdict = "different bits" if differing else "the same bits"
         text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
         entries["", "between frameworks", case.name] = _Entry(verdict, text, len(differing), differing, bool(differing))

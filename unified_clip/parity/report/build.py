@@ -117,7 +117,7 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
                 by_framework[framework] = dict(sorted(kinds.items()))
         return by_framework
 
-    agreeing = sum(not case.stages_apart for case in cases)
+    agreeing = sum(not case.differing_stages for case in cases)
     by_mode = {mode: counts(mode) for mode in UNIFIED_CLIP_MODES}
     return Summary(cases=len(cases), cases_where_frameworks_agree=agreeing, natives=counts(NATIVE), **by_mode)
 
@@ -177,9 +177,9 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
         fields = {"framework": None, "mode": None, **names}
         return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **fields)
 
-    if case.stages_apart:
+    if case.differing_stages:
         what = "frameworks differ from each other on the host path"
-        yield problem(what, ", ".join(case.stages_apart), "between frameworks")
+        yield problem(what, ", ".join(case.differing_stages), "between frameworks")
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if report.is_wrong(framework, each):
@@ -257,7 +257,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     lost = [name for name, each in [*results, *natives] if each.is_failure and report.is_wrong(name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):
         yield f"{counted(wrong, 'wrong result')} of unified_clip, of {len(results)}"
-    if differing := sum(bool(case.stages_apart) for case in report.cases):
+    if differing := sum(bool(case.differing_stages) for case in report.cases):
         yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
         yield f"{counted(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"

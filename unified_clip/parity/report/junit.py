@@ -34,8 +34,8 @@ def as_xml(report: ParityReport) -> bytes:
         case = _case(between, row.name, "between")
         if why := losses.get(("", "the exact result", row.name)):
             _mark(case, "failure", "different", why, "")
-        elif row.stages_apart:
-            message = f"different bits: {', '.join(row.stages_apart)}"
+        elif row.differing_stages:
+            message = f"different bits: {', '.join(row.differing_stages)}"
             _fail(case, report, ("", "between frameworks", row.name), message)
     own = SubElement(root, "testsuite", name="between your functions")
     for row in report.cases:

@@ -49,7 +49,7 @@ def headline(report: ParityReport) -> list[str]:
         natives = {name: kinds for name, kinds in report.summary.natives.items() if name not in report.absent}
         lines.append(f"{legend('{whose}', report)}: {_shares(natives)}.")
     lines += own_pairs_lines(report)
-    differ = any(case.stages_apart for case in report.cases)
+    differ = any(case.differing_stages for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
     if report.exit_code == 0 and not differ and len(on_host) > 1:
         which = "all frameworks" if len(on_host) == len(report.frameworks) else ", ".join(on_host)

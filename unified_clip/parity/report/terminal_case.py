@@ -27,8 +27,8 @@ def command(suite: str, case: str, framework: str) -> str:
 def lines(report: ParityReport) -> Iterator[str]:
     for case in report.cases:
         yield case.name
-        if case.stages_apart:
-            yield f"  frameworks differ from each other on the host path: {', '.join(case.stages_apart)}"
+        if case.differing_stages:
+            yield f"  frameworks differ from each other on the host path: {', '.join(case.differing_stages)}"
         for framework, results in case.frameworks.items():
             for mode, result in results.by_mode.items():
                 yield f"  {framework}, {TITLES[mode]}: {_joined(result.verdict, result.detail)}"

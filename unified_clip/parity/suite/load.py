@@ -63,7 +63,7 @@ def file_of(path: Path) -> Path:
     return path if path.suffix == ".toml" else path / FILE
 
 
-def add_known_list(file: Path) -> str:
+def known_list_advice(file: Path) -> str:
     """Return the advice to add a list of known differences to the suite's file.
 
     Each suite file needs a separate list, because `--accept` removes entries for cases of other suites.
@@ -108,7 +108,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if replaced and not data.known:
         raise SuiteError(
             f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, the run passes whatever "
-            f"your functions return. {add_known_list(file)}"
+            f"your functions return. {known_list_advice(file)}"
         )
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []

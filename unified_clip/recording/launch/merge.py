@@ -19,12 +19,12 @@ class Merged:
 
 @dataclass(frozen=True)
 class Part:
-    """The header and the complete lines in the file of a process. If `torn` is True, the last line of the file was
-    incomplete."""
+    """The header and the complete lines in the file of a process."""
 
     header: dict[str, Any]
     lines: Sequence[str]
-    torn: bool
+    incomplete_line: bool
+    """Whether the last line of the file was incomplete."""
 
     @property
     def order(self) -> tuple[float, str]:
@@ -40,7 +40,7 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
     parts = sorted(filter(None, map(_read_part, sorted(directory.glob(f"*{PART}")))), key=lambda part: part.order)
     merged = dict(parts[0].header if parts else header)
     merged.pop("process", None)
-    merged["processes"] = [{**part.header["process"], "torn": part.torn} for part in parts]
+    merged["processes"] = [{**part.header["process"], "incomplete_line": part.incomplete_line} for part in parts]
     with file.open("w", encoding="utf-8") as out:
         out.write(json.dumps(merged) + "\n")
         for number, part in enumerate(parts):

@@ -37,7 +37,7 @@ class Finding(ReportModel):
     text: str
 
 
-class Parting(ReportModel):
+class ReportedDivergence(ReportModel):
     """A divergence of the two runs."""
 
     step: int
@@ -105,7 +105,7 @@ class Run(ReportModel):
 
 
 class ComparisonReport(ReportModel):
-    """The report of a comparison. `partings` lists the divergences, and is empty if the runs agree."""
+    """The report of a comparison. If the runs agree, `divergences` is empty."""
 
     a: str
     b: str
@@ -114,11 +114,11 @@ class ComparisonReport(ReportModel):
     """The number of recorded calls of each run, in the first process."""
 
     compared: int
-    torn: list[bool]
+    incomplete_line: list[bool]
     """For each file, whether the last line is incomplete. The comparison ignores an incomplete line."""
 
     max_ulp: Real
-    partings: list[Parting]
+    divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
     """A difference between the eps of both runs that causes no reported difference. `max_ulp` can hide the effect of
@@ -157,9 +157,9 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         same=comparison.first is None,
         calls=[run.recorded for run in comparison.runs],
         compared=len(comparison.pairs),
-        torn=[run.torn for run in comparison.runs],
+        incomplete_line=[run.incomplete_line for run in comparison.runs],
         max_ulp=float(comparison.max_ulp),
-        partings=[_parting(each, comparison) for each in sentences.explanations(comparison)],
+        divergences=[_reported_divergence(each, comparison) for each in sentences.explanations(comparison)],
         agreements=list(comparison.agreements),
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
         notes=[*sentences.notes(comparison), *largest_differences.largest_differences(comparison)],
@@ -173,9 +173,9 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
     )
 
 
-def _parting(explanation: sentences.Explanation, comparison: RecordingComparison) -> Parting:
+def _reported_divergence(explanation: sentences.Explanation, comparison: RecordingComparison) -> ReportedDivergence:
     causes = comparison.divergences[explanation.divergence]
-    return Parting(
+    return ReportedDivergence(
         **asdict(explanation.divergence),
         findings=[Finding(**cause.as_data()) for cause in causes],
         what=explanation.what,

@@ -30,8 +30,8 @@ def render(report: ComparisonReport) -> str:
         .get_template("comparison.html")
         .render(
             report=report,
-            headline=report.partings[0].what if report.partings else report.notes[0],
-            notes=report.notes if report.partings else report.notes[1:],
+            headline=report.divergences[0].what if report.divergences else report.notes[0],
+            notes=report.notes if report.divergences else report.notes[1:],
             facts=list(_facts(report.runs)),
             plots=list(_plots(report)),
             no_losses="" if any(run.logged for run in report.runs) else NO_LOSSES,
@@ -44,10 +44,10 @@ def render(report: ComparisonReport) -> str:
 
 def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
     """Yield (large text, caption, CSS class) for each tile at the top of the page."""
-    if report.partings:
-        first = report.partings[0]
+    if report.divergences:
+        first = report.divergences[0]
         yield f"step {first.step}", f"first difference: {first.stage}", "different"
-        yield str(len(report.partings)), "difference" if len(report.partings) == 1 else "differences", "different"
+        yield str(len(report.divergences)), "difference" if len(report.divergences) == 1 else "differences", "different"
     elif greatest := max((each.greatest_ulps for each in report.agreements), default=0.0):
         yield f"{greatest:g} ULP", f"largest difference ({report.max_ulp:g} allowed)", "equal"
     else:
@@ -80,17 +80,17 @@ def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _plots(report: ComparisonReport) -> Iterator[Plot]:
-    partings = [each.step for each in report.partings]
-    if plot := run_plots.clips([run.clips for run in report.runs], partings):
+    marked_steps = [each.step for each in report.divergences]
+    if plot := run_plots.clips([run.clips for run in report.runs], marked_steps):
         words = "The total norm (line) and the threshold (dashes) at each step. Clipped steps are marked below."
         yield Plot("Norm and threshold", words, plot)
     for name in sorted({name for run in report.runs for name in run.logged}, key=lambda name: (name != "loss", name)):
         curves: list[Curve] = [run.logged.get(name, []) for run in report.runs]
-        if plot := run_plots.numbers(name, curves, partings):
+        if plot := run_plots.numbers(name, curves, marked_steps):
             yield Plot(name, f"{name} at each step.", plot)
     for name, curve in report.distances.items():
-        if plot := run_plots.distances(f"distance of {name}", curve, partings):
+        if plot := run_plots.distances(f"distance of {name}", curve, marked_steps):
             words = f"The relative difference of {name} at each step. Rounding begins near 10⁻⁷ and grows slowly."
             yield Plot(f"Distance of {name}", words, plot)
-    if plot := run_plots.numbers("learning rate", [run.learning_rate for run in report.runs], partings):
+    if plot := run_plots.numbers("learning rate", [run.learning_rate for run in report.runs], marked_steps):
         yield Plot("Learning rate", "The learning rates of the optimizer's parameter groups at each step.", plot)

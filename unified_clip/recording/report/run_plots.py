@@ -67,14 +67,14 @@ class Frame:
             yield self.at(number), f"{number:.4g}"
 
 
-def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> Markup | None:
+def clips(runs: Sequence[Sequence[ClipPoint]], marked_steps: Sequence[int] = ()) -> Markup | None:
     numbers = [number for run in runs for each in run for number in (each.low, each.high, each.threshold)]
     frame = _frame(runs, [number for number in numbers if number is not None and number > 0], logarithmic=True)
     if frame is None:
         return None
     foot = FLOOR + 4 + ROW * len(runs)
     height = foot + (54 if len(runs) == 1 else 22)
-    children = [*_axes(frame, foot), *_marked(frame, partings)]
+    children = [*_axes(frame, foot), *_marked(frame, marked_steps)]
     for index, run in enumerate(runs):
         drawn = [*_clip_curves(run, frame), *_clip_marks(run, frame, FLOOR + 6 + ROW * index)]
         label = text(
@@ -92,26 +92,28 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
     return figure("record", "Norm and threshold at each step", height, children)
 
 
-def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> Markup | None:
+def numbers(name: str, runs: Sequence[Curve], marked_steps: Sequence[int] = ()) -> Markup | None:
     finite = [number for run in runs for each in run for number in (each.low, each.high) if number is not None]
     frame = _frame(
         runs, finite, logarithmic=bool(finite) and min(finite) > 0 and max(finite) > LOGARITHMIC * min(finite)
     )
-    return None if frame is None else _lines(name, runs, frame, partings, CLASSES)
+    return None if frame is None else _lines(name, runs, frame, marked_steps, CLASSES)
 
 
-def distances(name: str, curve: Curve, partings: Sequence[int] = ()) -> Markup | None:
+def distances(name: str, curve: Curve, marked_steps: Sequence[int] = ()) -> Markup | None:
     differing = [each.high for each in curve if each.high] + [1.0 for each in curve if each.not_finite]
     if not differing:
         return None
     frame = _frame([curve], [LEAST_DISTANCE, 1.0, max(differing)], logarithmic=True)
     assert frame is not None
-    return _lines(name, [curve], frame, partings, ["distance"])
+    return _lines(name, [curve], frame, marked_steps, ["distance"])
 
 
-def _lines(name: str, runs: Sequence[Curve], frame: Frame, partings: Sequence[int], classes: Sequence[str]) -> Markup:
+def _lines(
+    name: str, runs: Sequence[Curve], frame: Frame, marked_steps: Sequence[int], classes: Sequence[str]
+) -> Markup:
     foot = FLOOR + 4
-    children = [*_axes(frame, foot), *_marked(frame, partings)]
+    children = [*_axes(frame, foot), *_marked(frame, marked_steps)]
     for class_, run in zip(classes, runs, strict=True):
         children.append(tag("g", *_curves(run, frame), *_not_finite(run, frame, name), class_=class_))
     return figure(f"plot-{name.replace(' ', '-')}", f"{name} at each step", foot + 22, children)
@@ -139,8 +141,8 @@ def _axes(frame: Frame, foot: float) -> Iterator[Markup]:
     yield text(WIDTH - RIGHT, foot + 16, f"step {frame.last}", "end")
 
 
-def _marked(frame: Frame, partings: Sequence[int]) -> Iterator[Markup]:
-    for index, step in enumerate(partings):
+def _marked(frame: Frame, marked_steps: Sequence[int]) -> Iterator[Markup]:
+    for index, step in enumerate(marked_steps):
         if not frame.first <= step <= frame.last:
             continue
         across = frame.x(step)

@@ -64,7 +64,8 @@ def about(run: RecordedRun) -> str:
     if run.recorded > len(run.lines):
         rest = "calls of a loop are joined. Calls without gradients, and steps that one run skips, are left out"
         folded = f", compared as {len(run.lines)}: {rest}"
-    text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{', and an incomplete line' if run.torn else ''}."
+    incomplete = ", and an incomplete line" if run.incomplete_line else ""
+    text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{incomplete}."
     return f"{text}{_about_ranks(run)}" if run.others else text
 
 

@@ -1,4 +1,4 @@
-"""Update `known.toml`, a suite's list of known differences, for `unified-clip parity --accept`."""
+"""Write the differences of a run into a suite's list of known differences, for `unified-clip parity --accept`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Changes(NamedTuple):
     added: int
 
 
-def write(path: Path, report: ParityReport) -> Changes:
+def accept_differences(path: Path, report: ParityReport) -> Changes:
     """Remove stale entries from the list of known differences, and add entries for new differences.
 
     Correct entries and comments stay unchanged. If only the size or the cases of an entry are stale, the entry is
