@@ -202,7 +202,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     _need_extra()
     _need_list(frameworks)
     from .parity import run_suite
-    from .parity.report import build, compared, markdown
+    from .parity.report import build, compared_functions, markdown
     from .parity.suite import load
 
     chosen = load.read(Path(suite))
@@ -210,7 +210,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
         chosen = load.only(chosen, list(frameworks))
     report = run_suite.run(chosen)
     if report.exit_code:
-        lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared.line(report)]
+        lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared_functions.line(report)]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     for note in build.incomplete(report.known):
         warnings.warn(safe(note), UserWarning, stacklevel=2)

@@ -24,7 +24,7 @@ from unified_clip import _command, _install, cli
 from unified_clip._coded_error import CodedError
 from unified_clip._command import codes, statuses
 from unified_clip.errors import ClipWarning
-from unified_clip.port import source_files
+from unified_clip.port import port_files
 
 PACKAGE = Path(unified_clip.__file__).parent
 CODES = codes.read()
@@ -63,7 +63,7 @@ def _full_disk(patch: Patch) -> None:
     def write(path: Path, _: bytes) -> Path:
         raise OSError(28, "No space left on device", path.name)
 
-    patch.setattr(source_files, "_write_beside", write)
+    patch.setattr(port_files, "_write_beside", write)
 
 
 def _private(patch: Patch) -> None:

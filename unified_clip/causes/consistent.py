@@ -17,9 +17,9 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
-from .families import fitting_families, lists_of
 from .observation import Cause, Hypothesis, Observation, common_cause
 from .sums import NARROW
+from .wrong_settings import lists_of, wrong_settings
 
 SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
@@ -186,8 +186,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
     correct = [each.call for each in precise if each.is_correct]
     differing = [each.call for each in precise if not each.is_correct]
-    if family := next(fitting_families(this.call, correct, differing), None):
-        return Diagnosis(family)
+    if wrong_setting := next(wrong_settings(this.call, correct, differing), None):
+        return Diagnosis(wrong_setting)
     if cause and not contradictions:
         contradictions = [f"{cause.sentence}, but the other cases contradict this"]
     return Diagnosis(None, next(iter(contradictions), ""))

@@ -16,7 +16,7 @@ from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
 from .eps import COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
-from .observation import By, CauseKind, Hypothesis, Observation, apart, instead
+from .observation import By, CauseKind, Hypothesis, Observation, distinct_texts, instead
 from .sums import (
     IN_FLOAT32,
     NARROW,
@@ -250,7 +250,8 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     sentence += or_another_eps(call, [coef] * len(call.before))
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
-        sentence, kind = f"{sentence}, or with a norm that is {apart([factor], [1.0])[0]} times as large", "coefficient"
+        times = distinct_texts([factor], [1.0])[0]
+        sentence, kind = f"{sentence}, or with a norm that is {times} times as large", "coefficient"
     yield Hypothesis(kind, sentence, threshold=threshold, tolerance=IN_FLOAT32)
 
 

@@ -70,10 +70,10 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
     form: The format specification of the numbers. If both numbers look equal with this format, more digits are printed.
     """
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
-    return f"as with {what} {' instead of '.join(apart(left, right, form))}"
+    return f"as with {what} {' instead of '.join(distinct_texts(left, right, form))}"
 
 
-def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
+def distinct_texts(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
     """Format two lists of numbers, with more digits if the two texts would otherwise be equal."""
     texts = ("", "")
     for each in (form, *(f".{digits}g" for digits in range(7, 18))):

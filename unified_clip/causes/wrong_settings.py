@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from .eps import COMMON_EPS, IN_ROOT, in_root, on_coefficient
-from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, apart, instead
+from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, distinct_texts, instead
 from .scaling import Scaling
 from .sums import IN_FLOAT32, rounding_noise
 
@@ -30,10 +30,10 @@ LARGEST_EPS = 1.0
 DIGITS = (1, 2, 3, 6, 17)
 
 
-def fitting_families(
+def wrong_settings(
     this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Iterator[Cause]:
-    """The simplest cause comes first.
+    """Yield a cause for each setting that explains the calls. The simplest cause comes first.
 
     this: The call whose difference is to be explained.
     correct: Comparable calls without a difference.
@@ -95,7 +95,7 @@ def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
     sentence = instead("a threshold of", threshold, this.threshold)
     if this.norm is None:
         kind = "coefficient"
-        sentence += f", or with a norm that is {apart([1 / factor], [1.0])[0]} times as large"
+        sentence += f", or with a norm that is {distinct_texts([1 / factor], [1.0])[0]} times as large"
     return Cause(kind, sentence)
 
 

@@ -179,10 +179,10 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
 
 def _run_cases(suite: Suite) -> int:
-    from .report import compared, terminal_case
+    from .report import compared_functions, terminal_case
 
     report = _run(suite)
-    for line in [*terminal_case.lines(report), *report.notes, compared.line(report), report.verdict]:
+    for line in [*terminal_case.lines(report), *report.notes, compared_functions.line(report), report.verdict]:
         print(safe(line))
     return report.exit_code
 

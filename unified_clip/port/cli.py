@@ -111,18 +111,18 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _port(options: argparse.Namespace) -> int:
     from .._progress import progress
-    from . import marks, source_files
+    from . import marks, port_files
     from .report import build
 
     target = _target(options)
     if options.report:
         build.writer(options.report)
-    paths = source_files.sources(options.path)
+    paths = port_files.sources(options.path)
     ported: list[PortedFile] = []
     marked: Sequence[PortedFile] = ()
     try:
         with progress({"files": len(paths)}) as advance:
-            ported, unreadable = source_files.port_all(paths, target, options.native, partial(advance, "files"))
+            ported, unreadable = port_files.port_all(paths, target, options.native, partial(advance, "files"))
         marked = ported
         if options.mark:
             marked = [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
@@ -133,7 +133,7 @@ def _port(options: argparse.Namespace) -> int:
             build.write(options.report, report)
         _print(options, report, ported)
     except KeyboardInterrupt:
-        written = sum(map(source_files.is_written, marked)) if options.write or options.mark else 0
+        written = sum(map(port_files.is_written, marked)) if options.write or options.mark else 0
         changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "No file was changed"
         complain(f"interrupted. {changed}.")
         return INTERRUPTED
@@ -142,11 +142,11 @@ def _port(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
-    from . import marks, source_files
+    from . import marks, port_files
 
     if not options.force:
-        source_files.check_clean([file.path for file in ported if file.is_changed])
-    source_files.write(ported)
+        port_files.check_clean([file.path for file in ported if file.is_changed])
+    port_files.write(ported)
     if options.mark:
         count = marks.count(ported)
         comments = "1 comment" if count == 1 else f"{count} comments"

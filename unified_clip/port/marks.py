@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 from .clip_site import PortedFile, Target
-from .rewrite import port
+from .port_file import port
 
 MARK = "# unified-clip: "
 MORE = "#   "

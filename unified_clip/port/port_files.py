@@ -20,7 +20,7 @@ from .._coded_error import CodedError
 from .._directories import files_below
 from .catalog import clip_pattern
 from .clip_site import PortedFile, Target, UnreadableFile
-from .rewrite import port
+from .port_file import port
 from .source.parse_guard import TOO_DEEP, UnreadableError
 
 FORCE = "Or add --force to this command."

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .._progress import Advance, unseen
 from ..causes.observation import Cause
-from .call_order import MissingCalls, align_calls
+from .call_alignment import MissingCalls, align_calls
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
 from .causes.run_causes import find_causes

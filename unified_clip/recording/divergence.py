@@ -9,7 +9,7 @@ from typing import Literal
 
 from .._report_model import Real, ReportModel
 from ..causes.observation import Cause, CauseKind
-from .call_order import MissingCalls
+from .call_alignment import MissingCalls
 from .pairing import CallPair
 from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
 from .rounding_noise import NoiseTracker, total_norm

@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from unified_clip.port.clip_site import ClipSite, Target
-from unified_clip.port.rewrite import port
+from unified_clip.port.port_file import port
 
 PADDLE = """\
 import paddle

@@ -15,7 +15,7 @@ from unified_clip.parity.elements import Number, WorstElement
 from unified_clip.parity.judge import oracle, worst_element
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome
-from unified_clip.parity.report import compared, page
+from unified_clip.parity.report import compared_functions, page
 from unified_clip.parity.results import FrameworkResult
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.types import Dense
@@ -164,7 +164,7 @@ def test_the_numbers_are_printed_in_decimal_and_hex() -> None:
         "nearer        framework",
     ]
     result = native("different", function="clip.py:f").model_copy(update={"details": details[NATIVE]})
-    assert compared.numbers(result)[-2:] == [
+    assert compared_functions.numbers(result)[-2:] == [
         "your function 5.5                      0x1.6000000000000p+2  1.05e+06 ULP",
         "nearer        your function",
     ]

@@ -17,7 +17,7 @@ from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.outcome import Failure
-from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal, terminal_case
+from unified_clip.parity.report import baseline, compared_functions, junit, markdown, page, terminal, terminal_case
 from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.schema import Framework, SuiteError
@@ -128,7 +128,7 @@ def test_reports_name_functions_without_a_norm_and_find_their_causes(tmp_path: P
     assert below
     assert (above.verdict, above.norm) == ("no norm", None)
     assert "as with eps 0 instead of 1e-06" in below.problem
-    assert "clip.py:only (numpy, no norm)" in compared.line(run)
+    assert "clip.py:only (numpy, no norm)" in compared_functions.line(run)
     assert markdown.native(run.cases[0].frameworks["numpy"]) == "no norm"
     assert run.summary.natives["numpy"] == {"different": 1, "no norm": 1}
     assert "numpy, your function: clip.py:only: no norm" in "\n".join(terminal_case.lines(run))
@@ -296,7 +296,7 @@ def test_functions_that_a_run_leaves_out_are_named(tmp_path: Path) -> None:
     notes = [f"Not called in this run: clip.py:{name} (numpy)." for name in ("in_place", "each")]
     run = run_suite.run(chosen)
     assert run.notes == notes
-    assert compared.line(run) == "Compared with exact arithmetic: unified_clip and clip.py:clip (numpy)."
+    assert compared_functions.line(run) == "Compared with exact arithmetic: unified_clip and clip.py:clip (numpy)."
 
 
 def test_a_run_that_leaves_out_all_functions_of_the_user_is_an_error(
@@ -338,7 +338,7 @@ def test_views_separate_functions_of_frameworks_and_of_the_user() -> None:
     run = report(
         *(one_case(name, torch=FrameworkResult(native=result)) for name, result in zip("ab", results, strict=True))
     )
-    assert compared.line(run).endswith("the frameworks' own functions and clip.py:f (torch).")
+    assert compared_functions.line(run).endswith("the frameworks' own functions and clip.py:f (torch).")
     assert "1 result of the frameworks' functions and yours not listed" in run.verdict
     assert "torch, framework&#39;s or your function" in page.render(run)
     names = [result.get("name") for result in fromstring(junit.as_xml(run))]
@@ -355,7 +355,7 @@ def test_a_function_without_a_result_keeps_its_name() -> None:
     assert isinstance(result, NativeResult)
     run = report(one_case("a", torch=FrameworkResult(native=result)))
     assert run.exit_code == 3
-    assert compared.line(run) == "Compared with exact arithmetic: nothing."
+    assert compared_functions.line(run) == "Compared with exact arithmetic: nothing."
     assert markdown.problem_lines(run) == ["torch, your function, unreadable: a: why"]
     assert markdown.native(run.cases[0].frameworks["torch"]) == "unreadable"
 

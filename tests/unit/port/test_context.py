@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.port.snippets import PADDLE, ported, with_lines
 
+from unified_clip.port.port_file import port
 from unified_clip.port.report import build
-from unified_clip.port.rewrite import port
 
 FLUID = """\
 import paddle.fluid as fluid

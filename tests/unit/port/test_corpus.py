@@ -23,7 +23,7 @@ import pytest
 from support.tiers import quick
 
 from unified_clip.port.clip_site import PortedFile, Target
-from unified_clip.port.rewrite import port
+from unified_clip.port.port_file import port
 from unified_clip.port.rules.registry import rules
 from unified_clip.port.source.parse_guard import UnreadableError
 

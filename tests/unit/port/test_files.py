@@ -13,10 +13,10 @@ import pytest
 from support.port import faults as port_faults
 
 from unified_clip import cli
-from unified_clip.port import source_files
+from unified_clip.port import port_files
 from unified_clip.port.clip_site import PortedFile, UnreadableFile
+from unified_clip.port.port_files import PortError
 from unified_clip.port.source.parse_guard import TOO_DEEP
-from unified_clip.port.source_files import PortError
 
 CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 PORTED = "import torch\nimport unified_clip.torch\n\nunified_clip.torch.clip_grad_norm_(parameters, 1.0)\n"
@@ -45,19 +45,19 @@ def git(project: Path) -> Callable[..., str]:
 
 
 def test_all_python_files_of_a_directory_are_read_except_hidden_ones_and_environments(project: Path) -> None:
-    paths = [path.relative_to(project).as_posix() for path in source_files.sources(project)]
+    paths = [path.relative_to(project).as_posix() for path in port_files.sources(project)]
     assert paths == ["models/net.py", "train.py"]
 
 
 def test_a_passed_file_is_read_with_any_suffix(project: Path) -> None:
-    assert source_files.sources(project / "notes.txt") == [project / "notes.txt"]
+    assert port_files.sources(project / "notes.txt") == [project / "notes.txt"]
 
 
 @pytest.mark.parametrize(("name", "message"), [("none", "no such file"), ("empty", "there are no Python files")])
 def test_a_missing_path_is_rejected(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PortError, match=message):
-        source_files.sources(tmp_path / name)
+        port_files.sources(tmp_path / name)
 
 
 def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path
     (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
     (project / "coding.py").write_bytes(b"# coding: absent\nclip_grad_norm_ = 1\n")
     (project / "gone.py").symlink_to(project / "nowhere")
-    ported, unread = source_files.port_all(source_files.sources(project))
+    ported, unread = port_files.port_all(port_files.sources(project))
     assert [each.path.name for each in ported if each.sites] == ["net.py", "train.py"]
     reasons = {each.path.name: each.reason for each in unread}
     assert reasons["old.py"].startswith("Line 2 is not valid in Python 3, and the file seems to be Python 2. C")
@@ -90,7 +90,7 @@ def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path
 def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -> None:
     path = tmp_path / "deep.py"
     path.write_text(f"import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, {code})\n")
-    _, (unread,) = source_files.port_all([path])
+    _, (unread,) = port_files.port_all([path])
     assert unread.reason == TOO_DEEP
 
 
@@ -105,7 +105,7 @@ def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -
 def test_a_file_that_python_cannot_parse_may_be_nested_too_deep(tmp_path: Path, first: str, code: str) -> None:
     path = tmp_path / "deep.py"
     path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")
-    _, (unread,) = source_files.port_all([path])
+    _, (unread,) = port_files.port_all([path])
     assert unread.reason == TOO_DEEP
 
 
@@ -113,14 +113,14 @@ def test_too_many_adjacent_strings_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "long.py"
     texts = "    'a'  # one\n" * 5000
     path.write_text(f"{CLIPS}x = (\n{texts})\n")
-    _, (unread,) = source_files.port_all([path])
+    _, (unread,) = port_files.port_all([path])
     assert unread.reason == TOO_DEEP
 
 
 def test_a_file_that_crashes_its_process_is_reported_and_other_files_are_ported(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW_FILES + 5)]
+    paths = [tmp_path / f"{number:03}.py" for number in range(port_files.FEW_FILES + 5)]
     paths[3] = tmp_path / "kills.py"
-    results = list(source_files._results(port_faults.unless_it_kills, paths))
+    results = list(port_files._results(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
     assert [each for each in results if isinstance(each, UnreadableFile)] == [
         UnreadableFile(paths[3], "The process that parses this file crashes. Port the file by hand.")
@@ -130,20 +130,20 @@ def test_a_file_that_crashes_its_process_is_reported_and_other_files_are_ported(
 @pytest.mark.nightly
 def test_several_processes_port_files_as_one_process_does(tmp_path: Path) -> None:
     counted: list[int] = []
-    for number in range(source_files.FEW_FILES + 5):
+    for number in range(port_files.FEW_FILES + 5):
         (tmp_path / f"{number:03}.py").write_text(CLIPS)
-    paths = source_files.sources(tmp_path)
-    results, _ = source_files.port_all(paths, advance=counted.append)
+    paths = port_files.sources(tmp_path)
+    results, _ = port_files.port_all(paths, advance=counted.append)
     assert sum(counted) == len(paths)
-    assert results == source_files.port_all(paths[:20])[0] + source_files.port_all(paths[20:])[0]
+    assert results == port_files.port_all(paths[:20])[0] + port_files.port_all(paths[20:])[0]
     assert {each.after for each in results} == {PORTED.encode()}
 
 
 def test_written_files_keep_their_mode(project: Path) -> None:
     script = project / "train.py"
     script.chmod(0o755)
-    ported, _ = source_files.port_all([script])
-    assert source_files.write(ported) == [script]
+    ported, _ = port_files.port_all([script])
+    assert port_files.write(ported) == [script]
     assert script.read_text() == PORTED
     assert stat.S_IMODE(script.stat().st_mode) == 0o755
     assert not [path for path in project.iterdir() if path.name.startswith(".train")]
@@ -152,55 +152,55 @@ def test_written_files_keep_their_mode(project: Path) -> None:
 def test_a_link_stays_a_link(project: Path) -> None:
     link = project / "link.py"
     link.symlink_to("train.py")
-    source_files.write(source_files.port_all([link])[0])
+    port_files.write(port_files.port_all([link])[0])
     assert link.is_symlink()
     assert (project / "train.py").read_text() == PORTED
 
 
 def test_nothing_is_written_if_a_file_has_changed_since_it_was_read(project: Path) -> None:
-    paths = source_files.sources(project)
-    ported, _ = source_files.port_all(paths)
+    paths = port_files.sources(project)
+    ported, _ = port_files.port_all(paths)
     paths[-1].write_text("changed = 1\n")
     with pytest.raises(PortError, match=r"train.py: another program changed this file"):
-        source_files.write(ported)
+        port_files.write(ported)
     assert paths[0].read_text() == CLIPS
     assert [path.name for path in paths[0].parent.iterdir()] == ["net.py"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_nothing_is_written_if_a_directory_is_not_writable(project: Path) -> None:
-    ported, _ = source_files.port_all(source_files.sources(project))
+    ported, _ = port_files.port_all(port_files.sources(project))
     project.chmod(0o555)
     with pytest.raises(PortError, match=r"(net|train)\.py cannot be written: Permission denied\. No file was"):
-        source_files.write(ported)
+        port_files.write(ported)
     project.chmod(0o755)
     assert (project / "models/net.py").read_text() == CLIPS
 
 
 def test_nothing_is_written_if_the_disk_is_full(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ported, _ = source_files.port_all(source_files.sources(project))
-    beside = source_files._write_beside
+    ported, _ = port_files.port_all(port_files.sources(project))
+    beside = port_files._write_beside
 
     def fail(path: Path, content: bytes) -> Path:
         if path.name == "train.py":
             raise OSError(28, "No space left on device")
         return beside(path, content)
 
-    monkeypatch.setattr(source_files, "_write_beside", fail)
+    monkeypatch.setattr(port_files, "_write_beside", fail)
     with pytest.raises(PortError, match=r"train.py cannot be written: No space left on device. No file was changed"):
-        source_files.write(ported)
+        port_files.write(ported)
     assert (project / "models/net.py").read_text() == CLIPS
     assert [path.name for path in (project / "models").iterdir()] == ["net.py"]
 
 
 def test_a_full_disk_leaves_no_temporary_file(project: Path) -> None:
     resource = pytest.importorskip("resource")
-    ported, _ = source_files.port_all(source_files.sources(project))
+    ported, _ = port_files.port_all(port_files.sources(project))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
     try:
         with pytest.raises(PortError, match=r"cannot be written: File too large\. No file was changed"):
-            source_files.write(ported)
+            port_files.write(ported)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (project / "models/net.py").read_text() == CLIPS
@@ -210,7 +210,7 @@ def test_a_full_disk_leaves_no_temporary_file(project: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "chown") or os.geteuid() != 0, reason="only root may set the owner of a file")
 def test_root_keeps_the_owner_of_a_file(project: Path) -> None:
     os.chown(project / "train.py", 1234, 4321)
-    source_files.write(source_files.port_all([project / "train.py"])[0])
+    port_files.write(port_files.port_all([project / "train.py"])[0])
     status = (project / "train.py").stat()
     assert (project / "train.py").read_text() == PORTED
     assert (status.st_uid, status.st_gid) == (1234, 4321)
@@ -222,7 +222,7 @@ def run_as_author(command: str) -> None:
 
 
 def test_committed_files_may_be_changed(project: Path, git: Callable[..., str]) -> None:
-    source_files.check_clean(source_files.sources(project))
+    port_files.check_clean(port_files.sources(project))
 
 
 def test_uncommitted_files_are_not_changed(project: Path, git: Callable[..., str]) -> None:
@@ -231,23 +231,23 @@ def test_uncommitted_files_are_not_changed(project: Path, git: Callable[..., str
         PortError,
         match=r"train.py has code that is not committed, .* Commit your files: `git -C \S+ add train.py && git -C",
     ):
-        source_files.check_clean(source_files.sources(project))
-    source_files.check_clean([project / "models/net.py"])
+        port_files.check_clean(port_files.sources(project))
+    port_files.check_clean([project / "models/net.py"])
 
 
 def test_one_command_commits_the_files_of_all_directories(project: Path, git: Callable[..., str]) -> None:
     for name in ("train.py", "models/net.py"):
         (project / name).write_text(CLIPS + "# more\n")
     with pytest.raises(PortError, match=r"add models/net.py train.py && ") as caught:
-        source_files.check_clean(source_files.sources(project))
+        port_files.check_clean(port_files.sources(project))
     run_as_author(str(caught.value).split("`")[1])
-    source_files.check_clean(source_files.sources(project))
+    port_files.check_clean(port_files.sources(project))
 
 
 def test_untracked_files_are_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "new.py").write_text(CLIPS)
     with pytest.raises(PortError, match=r"new.py has code that is not committed"):
-        source_files.check_clean(source_files.sources(project))
+        port_files.check_clean(port_files.sources(project))
 
 
 def test_ignored_files_are_not_changed(project: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,18 +257,18 @@ def test_ignored_files_are_not_changed(project: Path, git: Callable[..., str], m
     monkeypatch.chdir(project)
     paths = [Path("train.py"), Path("new.py")]
     with pytest.raises(PortError, match=r"train.py has code that is not committed") as caught:
-        source_files.check_clean(paths)
+        port_files.check_clean(paths)
     advice = str(caught.value).split("`")[1]
     assert advice == "git add -f train.py new.py && git commit -m 'Before porting'"
     run_as_author(advice)
-    source_files.check_clean(paths)
+    port_files.check_clean(paths)
 
 
 def test_staged_files_are_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "train.py").write_text(CLIPS + "# more\n")
     git("add", "train.py")
     with pytest.raises(PortError, match=r"train.py has code that is not committed"):
-        source_files.check_clean([project / "train.py"])
+        port_files.check_clean([project / "train.py"])
 
 
 def test_a_nested_repository_decides_about_its_own_files(project: Path, git: Callable[..., str]) -> None:
@@ -278,27 +278,27 @@ def test_a_nested_repository_decides_about_its_own_files(project: Path, git: Cal
     within = ["git", "-C", str(inner), "-c", "user.name=n", "-c", "user.email=e"]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
         subprocess.run([*within, *arguments], check=True)
-    source_files.check_clean([inner / "a.py"])
+    port_files.check_clean([inner / "a.py"])
     (inner / "a.py").write_text(CLIPS + "# more\n")
     with pytest.raises(PortError, match=r"a.py has code that is not committed"):
-        source_files.check_clean([inner / "a.py"])
+        port_files.check_clean([inner / "a.py"])
     (project / "train.py").write_text(CLIPS + "# more\n")
     with pytest.raises(PortError, match=r"inner add a.py && "):  # of the first repository only
-        source_files.check_clean([inner / "a.py", project / "train.py"])
+        port_files.check_clean([inner / "a.py", project / "train.py"])
 
 
 def test_without_git_nothing_is_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(project))
     with pytest.raises(PortError, match="git is not installed"):
-        source_files.check_clean(source_files.sources(project))
+        port_files.check_clean(port_files.sources(project))
 
 
 @pytest.mark.parametrize("error", [OSError(1, "Operation not permitted", "net.py"), KeyboardInterrupt()])
 def test_replaced_files_are_restored_if_another_file_cannot_be_replaced(
     project: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = source_files.sources(project)
-    ported, _ = source_files.port_all(paths)
+    paths = port_files.sources(project)
+    ported, _ = port_files.port_all(paths)
     replace, replaced = Path.replace, []
 
     def fail(made: Path, path: Path) -> Path:
@@ -309,7 +309,7 @@ def test_replaced_files_are_restored_if_another_file_cannot_be_replaced(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(PortError if isinstance(error, OSError) else KeyboardInterrupt):
-        source_files.write(ported)
+        port_files.write(ported)
     assert replaced[0] == "net.py"
     assert [path.read_text() for path in paths] == [CLIPS, CLIPS]
     assert not list(project.rglob(".*.py.*"))
@@ -318,47 +318,47 @@ def test_replaced_files_are_restored_if_another_file_cannot_be_replaced(
 def test_an_interrupt_before_the_first_replacement_leaves_no_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ported, _ = source_files.port_all(source_files.sources(project))
-    beside = source_files._write_beside
+    ported, _ = port_files.port_all(port_files.sources(project))
+    beside = port_files._write_beside
 
     def fail(path: Path, content: bytes) -> Path:
         if path.name == "train.py":
             raise KeyboardInterrupt
         return beside(path, content)
 
-    monkeypatch.setattr(source_files, "_write_beside", fail)
+    monkeypatch.setattr(port_files, "_write_beside", fail)
     with pytest.raises(KeyboardInterrupt):
-        source_files.write(ported)
+        port_files.write(ported)
     assert not list(project.rglob(".*.py.*"))
 
 
 def test_a_link_to_a_file_of_the_directory_is_not_read_twice(project: Path) -> None:
     (project / "again.py").symlink_to("train.py")
-    assert [path.name for path in source_files.sources(project)] == ["net.py", "train.py"]
+    assert [path.name for path in port_files.sources(project)] == ["net.py", "train.py"]
 
 
 def test_a_pipe_is_not_read(project: Path) -> None:
     os.mkfifo(project / "pipe.py")
-    assert "pipe.py" not in [path.name for path in source_files.sources(project)]
+    assert "pipe.py" not in [path.name for path in port_files.sources(project)]
 
 
 def test_files_outside_of_a_repository_are_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PortError, match=r"net.py is not in a git repository, .* Or add --force to this command\.$"):
-        source_files.check_clean(source_files.sources(project))
+        port_files.check_clean(port_files.sources(project))
     monkeypatch.chdir(project)
     with pytest.raises(PortError, match=r"train.py is not in a git repository, .* Run `git init` in the top directory"):
-        source_files.check_clean([Path("train.py")])
+        port_files.check_clean([Path("train.py")])
 
 
 def test_a_repository_without_a_commit_has_its_own_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     subprocess.run(["git", "init", "-q"], check=True)
     with pytest.raises(PortError, match=r"train.py is in no commit yet") as caught:
-        source_files.check_clean([Path("train.py")])
+        port_files.check_clean([Path("train.py")])
     advice = str(caught.value).split("`")[1]
     assert advice == "git add -A && git commit -m 'Before porting'"
     run_as_author(advice)
-    source_files.check_clean([Path("train.py")])
+    port_files.check_clean([Path("train.py")])
 
 
 def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
@@ -370,12 +370,12 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
         PortError,
         match=r"^git cannot read the repository of train.py: fatal: .*absent.*\. Repair it\. Or add --force to this",
     ):
-        source_files.check_clean([Path("train.py")])
+        port_files.check_clean([Path("train.py")])
 
 
 def test_files_without_a_clip_keep_no_content(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
-    assert source_files.port_all([tmp_path / "a.py"])[0] == [PortedFile(tmp_path / "a.py", b"", b"")]
+    assert port_files.port_all([tmp_path / "a.py"])[0] == [PortedFile(tmp_path / "a.py", b"", b"")]
 
 
 @pytest.mark.parametrize("command", [["port", "."], ["config", "check", "clip.toml", "."]], ids=lambda words: words[0])

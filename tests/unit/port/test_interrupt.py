@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unified_clip import cli
-from unified_clip.port import source_files
+from unified_clip.port import port_files
 from unified_clip.port.clip_site import PortedFile
 from unified_clip.port.report import build
 
@@ -115,9 +115,9 @@ def test_an_interrupt_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.
 def test_a_file_that_did_not_change_does_not_count_as_written(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(CLIP)
-    assert not source_files.is_written(PortedFile(path, b"", b""))
-    assert not source_files.is_written(PortedFile(path, CLIP.encode(), b"new"))
-    assert source_files.is_written(PortedFile(path, b"old", CLIP.encode()))
+    assert not port_files.is_written(PortedFile(path, b"", b""))
+    assert not port_files.is_written(PortedFile(path, CLIP.encode(), b"new"))
+    assert port_files.is_written(PortedFile(path, b"old", CLIP.encode()))
 
 
 def test_an_interrupt_of_any_command_is_no_traceback(

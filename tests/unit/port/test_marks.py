@@ -12,7 +12,7 @@ from support.tiers import nightly
 
 from unified_clip import cli
 from unified_clip.port import marks
-from unified_clip.port.rewrite import port
+from unified_clip.port.port_file import port
 
 CERTAIN = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
 FLAGGED = "import optax\n\noptimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.1))\n"

@@ -9,10 +9,10 @@ import pytest
 from support.port.snippets import ported, verdicts
 
 from unified_clip import cli
-from unified_clip.port import source_files
+from unified_clip.port import port_files
 from unified_clip.port.catalog import clip_functions, clip_pattern, may_clip, settings
 from unified_clip.port.clip_site import Target
-from unified_clip.port.rewrite import port
+from unified_clip.port.port_file import port
 from unified_clip.port.source.parse_guard import identifiers
 
 TAPE_CLIP = """\
@@ -316,16 +316,16 @@ def test_a_function_of_a_file_of_the_project_is_found_there(tmp_path: Path) -> N
     (tmp_path / "train").mkdir()
     script = tmp_path / "train" / "main.py"
     script.write_text("from mine.clipping import clip_grad_norm\nclip_grad_norm(p)\n")
-    (result,), _ = source_files.port_all([script])
+    (result,), _ = port_files.port_all([script])
     assert list(result.sites) == []
     script.write_text("from other.clipping import clip_grad_norm\nclip_grad_norm(p)\n")
-    (result,), _ = source_files.port_all([script])
+    (result,), _ = port_files.port_all([script])
     assert [site.verdict for site in result.sites] == ["flagged"]
     project = (
         "try:\n    from mine.clipping import clip_grad_norm\nexcept ImportError:\n    from other import clip_grad_norm"
     )
     script.write_text(f"{project}\nclip_grad_norm(p)\n")
-    (result,), _ = source_files.port_all([script])
+    (result,), _ = port_files.port_all([script])
     assert [site.name for site in result.sites] == ["other.clip_grad_norm"]
 
 

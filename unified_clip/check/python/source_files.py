@@ -26,8 +26,8 @@ from ...port.catalog import (
     settings,
 )
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
+from ...port.port_files import port_all
 from ...port.rules.function import MADE_OF_GRADIENT
-from ...port.source_files import port_all
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
 from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source

@@ -17,7 +17,7 @@ from ..known.entries import NO_REASON, WITHIN
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
-from . import compared
+from . import compared_functions
 
 FACTOR = 1.1
 """Two sizes are equal if they differ by at most this factor."""
@@ -125,7 +125,7 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
 
 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
-    whose = compared.whose(new)
+    whose = compared_functions.whose(new)
     if (why := _without_digests(old, new)) and not strict_bits:
         return [f"The distances of {whose} were compared with the baseline. The bits were not compared, because {why}."]
     random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
@@ -288,7 +288,7 @@ def _entries(report: ParityReport, *, with_digests: bool = True) -> dict[Key, _E
             for mode, result in results.by_mode.items():
                 entries[framework, TITLES[mode], case.name] = _unified_clip(result)
             if results.native:
-                key = (framework, compared.title(NATIVE, results.native), case.name)
+                key = (framework, compared_functions.title(NATIVE, results.native), case.name)
                 entries[key] = _native(results.native, with_digests, _listing(report, framework, case.name))
     return entries | _known_entries(report.known)
 

@@ -10,7 +10,7 @@ from ..._display import counted
 from ..known.entries import NO_REASON
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
-from . import baseline, compared
+from . import baseline, compared_functions
 
 
 def report(
@@ -137,7 +137,7 @@ def _problems(report: ParityReport) -> list[Problem]:
 
 def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> str:
     native = next((case.natives.get(change.framework) for case in report.cases if case.name == change.case), None)
-    is_native = native is not None and change.what == compared.title(NATIVE, native)
+    is_native = native is not None and change.what == compared_functions.title(NATIVE, native)
     what = f"{change.what} {native.function}" if native and is_native and native.function else change.what
     return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
 
@@ -186,7 +186,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
                 what, detail = f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(report, framework, each)
                 yield problem(what, detail, TITLES[mode], each, framework=framework, mode=mode)
         if native := result.native:
-            place = compared.title(NATIVE, native)
+            place = compared_functions.title(NATIVE, native)
             names = {"framework": framework, "mode": NATIVE, "function": native.function}
             if report.is_wrong(framework, native):
                 what = f"{framework}, {place}, {native.verdict}"
@@ -238,7 +238,7 @@ def _verdict(report: ParityReport) -> str:
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
         listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
-        parts.append(f"{counted(known + unlisted, 'difference')} of {compared.whose(report)}, {listed}")
+        parts.append(f"{counted(known + unlisted, 'difference')} of {compared_functions.whose(report)}, {listed}")
     if lacking := sum(bool(entry.incomplete) for entry in report.known):
         parts.append(f"{_entries_without_cause(lacking)}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
@@ -260,7 +260,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if differing := sum(bool(case.differing_stages) for case in report.cases):
         yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
-        yield f"{counted(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"
+        yield f"{counted(unlisted, 'result')} of {compared_functions.whose(report)} not listed as known differences"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
     if stale := sum(bool(entry.problem) for entry in report.known) - without_cause - without_reason:

@@ -12,7 +12,7 @@ from ..._display import safe
 from ..judge import own_pairs
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, NativeResult, OwnPair, ParityReport, Result
-from . import baseline, compared
+from . import baseline, compared_functions
 from .build import ALWAYS_RAISES, UNTESTED
 
 
@@ -77,7 +77,7 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _title(mode: str, result: Result) -> str:
-    title = compared.title(mode, result)
+    title = compared_functions.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
 
@@ -90,8 +90,8 @@ def _fill(
         if result is None or _title(mode, result) != title:
             continue
         case = _case(suite, row.name, f"{framework}.{mode}", result.seconds)
-        numbers = "\n".join(compared.numbers(result))
-        key = (framework, compared.title(mode, result), row.name)
+        numbers = "\n".join(compared_functions.numbers(result))
+        key = (framework, compared_functions.title(mode, result), row.name)
         is_wrong = report.is_wrong(framework, result)
         if result.is_failure:
             _mark(case, "error" if is_wrong else "skipped", result.verdict, result.detail, numbers)
@@ -105,7 +105,9 @@ def _fill(
 
 def _is_excused(report: ParityReport, row: CaseResult, pair: OwnPair) -> bool:
     natives = {name: native for name, native in row.natives.items() if name in (pair.left, pair.right)}
-    places = [(name, compared.title(NATIVE, native), row.name) for name, native in natives.items() if native.problem]
+    places = [
+        (name, compared_functions.title(NATIVE, native), row.name) for name, native in natives.items() if native.problem
+    ]
     return bool(places) and all(baseline.excuses(report, place) for place in places)
 
 

@@ -10,7 +10,7 @@ from ... import _markdown
 from ..known.entries import KINDS
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import Counts, FrameworkResult, ParityReport, Problem, UnifiedClipResult
-from . import change_rows, compared
+from . import change_rows, compared_functions
 
 NOTHING = "-"
 
@@ -36,7 +36,7 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
 
 def headline(report: ParityReport) -> list[str]:
-    lines = [report.verdict, compared.line(report)]
+    lines = [report.verdict, compared_functions.line(report)]
     for mode in UNIFIED_CLIP_MODES:
         counts: Counts = {
             name: kinds for name, kinds in getattr(report.summary, mode).items() if name not in report.absent
@@ -60,7 +60,7 @@ def headline(report: ParityReport) -> list[str]:
 
 
 def legend(text: str, report: ParityReport) -> str:
-    formatted = text.format(whose=compared.whose(report))
+    formatted = text.format(whose=compared_functions.whose(report))
     return formatted[0].upper() + formatted[1:]
 
 

@@ -21,7 +21,7 @@ from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import by_rule, change_rows, compared, plots
+from . import by_rule, change_rows, compared_functions, plots
 from .markdown import size
 
 
@@ -49,7 +49,7 @@ class Card:
         """A text with the framework and the mode of each column, such as "torch, host path and device path"."""
         modes: dict[str, list[str]] = {}
         for _, column, result in self.columns:
-            modes.setdefault(column.framework, []).append(compared.title(column.mode, result))
+            modes.setdefault(column.framework, []).append(compared_functions.title(column.mode, result))
         return "; ".join(f"{name}, {' and '.join(titles)}" for name, titles in modes.items())
 
     @property
@@ -130,7 +130,7 @@ class View:
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
         problems = len(self.report.problems)
-        known = f"results of {compared.whose(self.report)} with a known difference"
+        known = f"results of {compared_functions.whose(self.report)} with a known difference"
         tiles = [
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),
@@ -172,12 +172,12 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     page: str = _template("page.html").render(
         report=report,
         view=View(report),
-        titles=compared.titles(report),
-        whose=compared.whose(report),
+        titles=compared_functions.titles(report),
+        whose=compared_functions.whose(report),
         sides=dict([("exact", "exact"), *SIDES.items()]),
         meanings=VERDICTS,
         kinds=KINDS,
-        notes=[compared.line(report), *changes, *report.notes],
+        notes=[compared_functions.line(report), *changes, *report.notes],
         changes=change_rows.rows(report.baseline or []),
         change=change_rows.HEADER,
         native=NATIVE,

@@ -9,7 +9,7 @@ from ..judge import own_pairs
 from ..known.entries import KINDS, SIZED
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
-from . import compared
+from . import compared_functions
 
 ALONE = "The cause fits the cases of --case. A run without --case finds a cause that fits all cases of the function."
 
@@ -34,7 +34,7 @@ def lines(report: ParityReport) -> Iterator[str]:
                 yield f"  {framework}, {TITLES[mode]}: {_joined(result.verdict, result.detail)}"
                 yield from _numbers(result)
             if results.native:
-                whose = compared.title(NATIVE, results.native)
+                whose = compared_functions.title(NATIVE, results.native)
                 yield f"  {framework}, {whose}: {_native(report, case, framework, results.native)}"
                 yield from _numbers(results.native)
                 if results.native.is_users and results.native.kind in SIZED:
@@ -62,4 +62,4 @@ def _joined(*parts: str | None) -> str:
 
 
 def _numbers(result: Result) -> Iterator[str]:
-    yield from (f"    {line}" for line in compared.numbers(result))
+    yield from (f"    {line}" for line in compared_functions.numbers(result))

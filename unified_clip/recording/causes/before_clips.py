@@ -12,7 +12,7 @@ from ..optimizers.epsilon import BEFORE, place_of
 from ..pairing import CallPair, orders_of
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
-from . import recurrent, size_hints, square_weights
+from . import gradient_hints, recurrent, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
 
@@ -223,7 +223,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
             "optimizer clears its gradients before the backward passes"
         )
         return Cause("other gradients", f"{place}. The recording does not show why: {advice}")
-    advice = f"compare data, forward pass and loss{size_hints.hint(point, pair)}"
+    advice = f"compare data, forward pass and loss{gradient_hints.hint(point, pair)}"
     return Cause("other data or loss", f"{place}: {advice}")
 
 

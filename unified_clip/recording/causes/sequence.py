@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..._display import enumeration
 from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
-from ..call_order import clip_text, have_near_norms
+from ..call_alignment import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at, numbers
 from ..optimizers.unclipped import left_out_clip
 from ..packing import elements

@@ -8,7 +8,7 @@ from ..divergence import DivergencePoint, numbers
 from ..pairing import CallPair
 from ..rounding import ROUNDING, ulps_at
 from ..rounding_noise import is_noise_of, total_norm
-from .size_hints import losses_agree
+from .gradient_hints import losses_agree
 
 EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
 """Matches the name of an embedding, such as "embedding_0.w_0", "tok_emb", or "wte" in GPT, but not "ensemble"."""

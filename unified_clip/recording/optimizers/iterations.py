@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..call_order import have_near_norms, partners_of
+from ..call_alignment import have_near_norms, partners_of
 from ..packing import elements
 from ..pairing import Names, calls_by_step
 from ..rounding import same

@@ -14,8 +14,8 @@ from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .names import LIBRARIES
-from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text
 from .unclipped import is_empty, left_out_clip, with_calls
+from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text
 
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..._display import counted
 from ...causes.observation import Cause
-from ..call_order import clip_text
+from ..call_alignment import clip_text
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .names import LIBRARIES
 
