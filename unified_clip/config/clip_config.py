@@ -18,7 +18,7 @@ from . import documents
 from .clipper import Clipper
 from .documents import Document, model_errors
 from .formats import convert, from_optimizer
-from .handles import integration, with_names, without_hash
+from .optimizer_integrations import integration, with_names, without_hash
 from .outcome import OutcomeProperties
 from .schema import Settings
 from .validation import settings_data
