@@ -279,7 +279,7 @@ def test_custom_calls_of_other_libraries_keep_their_errors() -> None:
             y = second(x)
         return tape.gradient(y, x)
 
-    with pytest.raises(LookupError, match=r"no derivative .* if its target is 'others'"):
+    with pytest.raises(LookupError, match="with the target 'others' supports neither derivatives nor"):
         compiled(derivative)(tf.ones(2))
     with pytest.raises(tf.errors.OpError, match="needs a function with jit_compile=True"):
         tf.function(second, autograph=False)(tf.ones(2))
