@@ -147,7 +147,7 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
         scaling = call.scalings[number]
         as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero
         if not (as_by_norm or scaling.is_expected or np.isnan(result.values()).all()):
-            return Cause("coefficient", f"{sentence}, but the gradients do not follow from this norm")
+            return Cause("coefficient", f"{sentence}, but the gradients are not clipped by this norm")
     return Cause(kind, sentence)
 
 

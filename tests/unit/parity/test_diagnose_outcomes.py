@@ -213,13 +213,13 @@ OUTCOMES = {
         CallOutcome(dense(0.0), [dense([0.0])]),
         named_case("clip_by_global_norm", [dense([1e-30])], clip_norm=1.0),
         "coefficient",
-        "squares are too small for float32, but the gradients do not follow from this norm",
+        "squares are too small for float32, but the gradients are not clipped by this norm",
     ),
     "other signs beside a norm that overflows": (
         CallOutcome(dense(INF), [dense([-1e-3])]),
         named_case("clip_by_global_norm", [dense([1e20])], clip_norm=1.0),
         "coefficient",
-        "squares exceed the range of float32, but the gradients do not follow from this norm",
+        "squares exceed the range of float32, but the gradients are not clipped by this norm",
     ),
     "infinite elements": (
         change_outcome(BELOW_THRESHOLD, lambda t: t.__setitem__(3, with_element(t[3], INF))),
