@@ -74,7 +74,8 @@ SWITCH_OFF_OUTSIDE = (
 )
 
 WRITE_FILE = (
-    "Put the configuration file of this script into the directory of the script, or below it. In this file, set"
+    "Put the configuration file of this script into or below the directory of the script. In the configuration file, "
+    "set"
 )
 
 ONLY_OWN = (
@@ -99,14 +100,14 @@ UNUSED_CALLBACK = (
 UNSUPPORTED = "which unified_clip does not support"
 
 OTHER_RULE = (
-    'its name stands for the rule "{rule}". {file} has "{wanted}", so change the key and the code. Or, to accept this '
-    "clip as it is, add"
+    'its name stands for the rule "{rule}", but {file} has the rule "{wanted}". Change the key and the code. Or, to '
+    "accept this clip as it is, add"
 )
 
 KEEP = "To keep this clip, ignore it with a reason in check.ignore."
 
 PASS_NEAREST = "pass --nearest, or add the file to check.nearest."
-ACCEPT_NEAREST = f"This still differs in family or eps. To accept it, {PASS_NEAREST}"
+ACCEPT_NEAREST = f"The clip then differs only in family or eps. To accept the difference, {PASS_NEAREST}"
 
 
 class Advisor:

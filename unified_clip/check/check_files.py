@@ -28,8 +28,8 @@ BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 ARGUMENT = "(gradient_clip_val=)"
 
 LEFT_TO_TRAINER = (
-    "Under HF's Trainer, max_grad_norm applies, {where}. In a loop without Trainer, Accelerate clips at 1.0, which the "
-    "check does not compare. For a loop without Trainer, set gradient_clipping to the threshold."
+    "Under HF's Trainer, max_grad_norm applies, {where}. In a loop without Trainer, Accelerate clips at 1.0, and the "
+    "check does not compare this clip. In this case, set gradient_clipping to the threshold."
 )
 
 
@@ -127,7 +127,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
                 why = f"The file is not read. {problem} {change}, {advice}"
                 file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
             else:
-                file_uses.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
+                file_uses.notes.append(f"{shown(path)} is not read. {problem} The file mentions no clip.")
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := rules.formats.get(patterns.first_match(rules.formats, path, root), ""))
             or trainer_files.may_be_configuration(path)

@@ -33,7 +33,7 @@ def add_parser(actions: Any) -> None:
     check.add_argument(
         "--nearest",
         action="store_true",
-        help="accept clips that differ in family or eps only, and print a note with the size of the difference",
+        help="accept clips that differ only in family or eps, and print a note with the size of the difference",
     )
     add_format(check, *FORMATS)
     check.add_argument("--out", type=Path, metavar="FILE", help="write the result to a file, and print it as text")

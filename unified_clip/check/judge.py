@@ -26,8 +26,8 @@ NORM = re.compile(r"the norm( from \S+)?")
 
 
 NO_DEFAULT = (
-    "This is the trainer's default, and check.explicit requires the key. A default hides a key that was removed or "
-    "misspelt. A new version of the trainer might change the default."
+    "check.explicit requires this key, but only the trainer's default applies. A default hides a key that was removed "
+    "or misspelt. A new version of the trainer might change the default."
 )
 
 
@@ -35,7 +35,7 @@ OFF_HINT = (
     'If {own} clips the gradients of this training, this clip has to be off. Add "{file}" to check.off in {clip}.'
 )
 WITH_THRESHOLD = "With the threshold of {file}:"
-ANY_THRESHOLD = "{why} With any threshold, these settings differ: {settings}."
+ANY_THRESHOLD = "{why} Whatever the threshold is, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
 path = "{glob}"
 clip = "{clip}"
@@ -189,7 +189,7 @@ class Judge:
             files = dict.fromkeys(shown(each.path) for each in self._off if is_of_trainer(use, each.format))
             if use.is_set_outside and files:
                 place = f"{shown(use.path)}:{use.line} {use.clip}"
-                self._elsewhere.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")
+                self._elsewhere.append(f"{place} is not set in the source. The clip is off in {', '.join(files)}.")
                 return "off", None
             why = f"check.off requires that this clip is off. {use.why_unknown}"
             return "unknown", self._finding(use, "unknown", why, edit)
@@ -215,7 +215,7 @@ class Judge:
     def notes(self) -> list[str]:
         """Sentences about accepted clips, and about trainers that skip some clips if the norm is not finite."""
         is_rule = self.config.nonfinite == "family"
-        rule = f"{self._file.name} clips them by its rule." if is_rule else describe.nonfinite(self.config)
+        rule = f"{self._file.name} clips in these steps, too." if is_rule else describe.nonfinite(self.config)
         notes = []
         for (clip, text), places in self._not_finite.items():
             others = f" and {len(places) - 1} more" if len(places) > 1 else ""
@@ -224,7 +224,7 @@ class Judge:
         for sentence, places in self._near.items():
             count = len(places) - 1
             more = f"and {count} more clip{'s' if count > 1 else ''} are" if count else "is"
-            near.append(f"{places[0]} {more} accepted as near: {sentence}")
+            near.append(f"{places[0]} {more} accepted with this difference: {sentence}")
         return [
             *near,
             *self._elsewhere,

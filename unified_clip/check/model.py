@@ -16,7 +16,7 @@ TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
     "missing": "A clip is missing",
     "unknown": "The effect of a clip cannot be read from the file",
-    "unused": "A rule of the table check has no effect",
+    "unused": "A rule in the table `check` has no effect",
 }
 """The kinds of findings, with their titles."""
 
@@ -127,7 +127,7 @@ class Counts(ReportModel):
 
     unread: int
     """The number of files that the check did not read, for example because a file is too large. Each unread file gets a
-    finding, or a note if its text names no clip."""
+    finding, or a note if the file mentions no clip."""
 
 
 class CheckReport(ReportModel):

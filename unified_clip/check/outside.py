@@ -13,8 +13,8 @@ from .clip_use import ClipUse, shown
 
 READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
-    "{place} {function} reads {keyword} from a file. The clip of {own} is in {files}. An option "
-    "on a command line overrides the file. The check reads only command lines that are in files."
+    "{place} {function} reads {keyword} from a file. The clip of {own} is in {files}. Options that you type on a "
+    "command line override the file, and the check cannot read them."
 )
 
 

@@ -63,7 +63,9 @@ def advice(glob: str, root: Path, wrong: str = "") -> str:
     if BACKSLASH in glob:
         return f'Patterns contain / on all systems. Write "{glob.replace(BACKSLASH, "/")}", or remove the {whole}.'
     if Path(glob).is_absolute():
-        return f'Write the path from the clip configuration, "{relative(Path(glob), root)}", or remove the {whole}.'
+        return (
+            f'Write the path relative to the clip configuration, "{relative(Path(glob), root)}", or remove the {whole}.'
+        )
     if (root / glob).is_dir():
         return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the {whole}.'
     return f"Remove the {whole}, or correct {correct}."

@@ -97,7 +97,7 @@ def test_a_clip_in_a_function_of_the_file_is_judged_at_its_calls(
         ("clipped = clip(grads)\n    del clipped", "No code uses the result of this call"),
         (
             "clip.attach_to(opt)\n    opt = torch.optim.SGD(p)\n    opt.step()",
-            "Line 8 builds another optimizer in opt. This clip is not attached",
+            "Line 8 assigns a new optimizer to opt. This clip is not attached",
         ),
         ("rule = clip.as_paddle(model)\n    return Adam(1e-3)", "No code uses the result of this call"),
         ("tx = clip.as_optax()\n    tx = optax.adam(1)\n    return tx", "Line 8 assigns another value to tx"),

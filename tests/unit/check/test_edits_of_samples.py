@@ -18,7 +18,7 @@ from unified_clip.errors import ConfigError
 SAMPLES = Path(__file__).parents[2] / "data" / "formats"
 NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 CLIP = 'rule = "global_norm"\nthreshold = 0.75\n'
-ADVICE = ("Or", "To ", "Correct ", "If ", "This still differs", "With these keys alone")
+ADVICE = ("Or", "To ", "Correct ", "If ", "The clip then differs", "With these keys alone")
 """The starts of lines of an edit after the keys."""
 
 STILL_FAILS = "With these keys alone, the check still fails:"

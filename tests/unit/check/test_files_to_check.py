@@ -58,7 +58,7 @@ def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
     data = '{"clip": "' + "x" * files_to_check.MAX_BYTES + '"}'
     report = check({"a.py": TORCH % "1.0", "data.json": data})
     assert (report.counts.unread, report.findings) == (1, [])
-    assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]
+    assert report.notes == ["data.json is not read. It is larger than 1 MiB. The file mentions no clip."]
     finding = only_finding(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
     assert (finding.kind, finding.path) == ("unknown", "run.json")
     assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Split the file, or compare")

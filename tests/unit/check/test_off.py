@@ -57,10 +57,10 @@ def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], r
         "vision/config.yaml": {"off"},
     }
     assert report.notes == [
-        "nlp/train.py:8 transformers.TrainingArguments(max_grad_norm=) is set outside of the source. It is off "
+        "nlp/train.py:8 transformers.TrainingArguments(max_grad_norm=) is not set in the source. The clip is off "
         "in nlp/args.json.",
-        "vision/train.py:8 lightning.pytorch.cli.LightningCLI(gradient_clip_val=) is set outside of the source. It is "
-        "off in vision/config.yaml.",
+        "vision/train.py:8 lightning.pytorch.cli.LightningCLI(gradient_clip_val=) is not set in the source. The clip "
+        "is off in vision/config.yaml.",
     ]
 
 
@@ -132,7 +132,7 @@ def test_a_clip_that_is_on_is_a_drift(check: Check, path: str, text: str, line: 
 
 @pytest.mark.parametrize(("path", "text", "why"), [
     ("vision/config.yaml", LIGHTNING.format("  gradient_clip_vall: 0.3\n"), "gradient_clip_vall"),
-    ("vision/config.yaml", "model: resnet\n", "the file shows no trainer"),
+    ("vision/config.yaml", "model: resnet\n", "the file shows no clip key of a known trainer"),
     ("nlp/args.json", ARGUMENTS.format(', "max_grad_nrom": 0'), "max_grad_nrom"),
     ("nlp/args.json", "{", "args.json"),
     ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "might come from"),
@@ -249,7 +249,7 @@ def test_all_files_that_inherit_the_value_for_off_pass(check: Check, value: str)
     files = {**PARTS, "conf/default.yaml": HYDRA.format(value), "train.py": CLI.replace(".parents[1]", ".parent")}
     report = check(files, off_rule("conf/*.yaml", "train.py"))
     assert report.findings == []
-    assert report.notes[0].endswith("is set outside of the source. It is off in conf/default.yaml.")
+    assert report.notes[0].endswith("is not set in the source. The clip is off in conf/default.yaml.")
 
 
 def test_one_finding_covers_all_files_that_inherit_a_clip_that_is_on(check: Check) -> None:

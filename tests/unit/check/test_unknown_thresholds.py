@@ -93,7 +93,8 @@ def test_the_effect_has_no_norm_of_an_unknown_threshold(
     finding = only_finding(check({"a.py": source}))
     assert finding.kind == "drift"
     assert finding.effect == (
-        f"The threshold, {threshold}, is only known at run time. With any threshold, these settings differ: {settings}."
+        f"The threshold, {threshold}, is only known at run time. Whatever the threshold is, these settings differ: "
+        f"{settings}."
     )
 
 
@@ -108,4 +109,4 @@ def test_the_effect_has_no_norm_of_an_unknown_threshold(
 def test_a_threshold_that_is_not_a_number_is_unknown_with_its_value(check: Check, source: str, value: str) -> None:
     finding = only_finding(check({"a.py": source}))
     assert finding.kind == "unknown"
-    assert finding.does.startswith(f"The threshold is {value}, which is not a number: training fails, or converts it.")
+    assert finding.does.startswith(f"The threshold is {value}, which is not a number. The call fails, or converts")

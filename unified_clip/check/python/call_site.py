@@ -170,7 +170,7 @@ def _part(source: Source, owner: ast.expr) -> str:
     if not all(map(_last, inner)):
         model = ast.unparse(parts[whole])
         raise ConfigError(
-            f"The call clips a part of {model}, {ast.unparse(owner)}. The name of this part is unknown. {ADVICE}"
+            f"The call clips only {ast.unparse(owner)}, a part of {model}. The name of this part is unknown. {ADVICE}"
         )
     return ".".join([*map(_last, inner), "*"])
 

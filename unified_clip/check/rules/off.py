@@ -12,8 +12,8 @@ from ..clip_use import ClipUse, Found, shown
 from ..trainer_files import SOURCES
 
 NOT_UNDERSTOOD = (
-    "check.off requires that this trainer's own clip is off, but the file shows no trainer with a clip. So the effect "
-    "of the trainer is unknown."
+    "check.off requires that the trainer's own clip is off, but the file shows no clip key of a known trainer. So "
+    "the effect of the trainer is unknown."
 )
 EDIT = (
     "Set the trainer's clip key to the value that switches clipping off, or set the format of the file in "

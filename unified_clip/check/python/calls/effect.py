@@ -17,7 +17,7 @@ from ..steps import scaled
 from . import order, result
 
 RUN_TIME = "The threshold, {code}, is only known at run time."
-NO_NUMBER = "The threshold is {value}, which is not a number: training fails, or converts it. Write a number instead."
+NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
 
 
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:

@@ -18,7 +18,7 @@ SOME = "This clip runs only if {test}, but {step} in line {line} runs in other s
 LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
 EARLY = "This clip comes before {step} in line {line}. That line computes the gradients. Clip after that line. "
 REPLACED = (
-    "Line {line} builds another optimizer in {name}. This clip is not attached to that optimizer. Attach the clip "
+    "Line {line} assigns a new optimizer to {name}. This clip is not attached to the new optimizer. Attach the clip "
     "after that line. "
 )
 CALLED = "Line {line} runs this clip by {call}. {why}"

@@ -23,7 +23,8 @@ LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
 NOT_CALLED = (
     "The effect of this clip is unknown, since the function is not called here. In the code that calls the function, "
-    "write its full name, and a number as its threshold. Or ignore this clip with a reason in check.ignore."
+    "write the function's full name, and pass a number as the threshold. Or ignore this clip with a reason in "
+    "check.ignore."
 )
 
 RUN_TIME_PATH = (
