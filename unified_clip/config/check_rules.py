@@ -66,7 +66,7 @@ class CheckRules(ConfigModel):
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description=f"files in which the check does not compare the key nonfinite with the clips. {GLOB}",
+        description=f"files in which clips can differ from this configuration in the key nonfinite. {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

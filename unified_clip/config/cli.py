@@ -45,12 +45,12 @@ def add_parsers(commands: Any) -> Any:
         "--to",
         required=True,
         metavar="NAME[@VERSION]",
-        help="the trainer's format, such as deepspeed (default VERSION: the newest one)",
+        help="the trainer's format, such as deepspeed (default: the newest VERSION)",
     )
     export.add_argument(
         "--nearest",
         action="store_true",
-        help="replace a family or eps that the format does not support, and print the difference of the coefficients",
+        help="replace an unsupported family or eps by the format's, and print how much the clip coefficients differ",
     )
     export.add_argument(
         "--as",

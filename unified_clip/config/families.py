@@ -107,8 +107,8 @@ def _coefficients(gap: Decimal, largest: Decimal, rules: Sequence[ClipRule]) -> 
     is_number = len(thresholds) == 1 and not isinstance(thresholds[0], ConfigModel)
     these = f"threshold = {thresholds[0]:g}" if is_number else "these thresholds"
     return (
-        f"Before rounding, the relative difference of the coefficients is at most {_text(gap)} / n for a norm of n. "
-        f"With {these}, this is at most {_text(largest)}."
+        f"Before rounding, the clip coefficients differ by at most {_text(gap)} / n (relative) for a norm of n. "
+        f"With {these}, the difference is at most {_text(largest)}."
     )
 
 

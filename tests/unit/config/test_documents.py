@@ -116,7 +116,7 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
         ("${oc.env:A,1}", "is only known at run time. It needs the resolver oc.env."),
         ("${a.b.c}", "${a.b.c} names a key that does not exist."),
         ("${a", "${a has no closing brace. Add the brace: }."),
-        ("${}", "${} has no name of a key."),
+        ("${}", "${} does not name a key."),
         ("\\${a.b}", "\\${a.b} has an escaped ${, which is not supported."),
         ("${a.list[7]}", "${a.list[7]} names a key that does not exist."),
         ("the list ${a.list}", "the list ${a.list} inserts a table or a list into a text."),

@@ -108,7 +108,7 @@ def test_pytorch_and_tensorflow_differ_by_eps() -> None:
     assert at.distance == pytest.approx(1e-6, rel=0.1)
     assert above.distance == pytest.approx(1e-7, rel=0.5)
     assert "identical" in below.sentence
-    assert "same total norm; the clipped norm of PyTorch's is 1e-06 (relative) lower" in at.sentence
+    assert "same total norm; the clipped norm of PyTorch's is lower by 1e-06 (relative)" in at.sentence
     assert infinite.sentence == "gradients with an infinity: same total norm; their NaN or infinite elements differ"
     assert comparison.summary.count(";") >= 3
 
@@ -348,7 +348,7 @@ def test_distances_are_relative_to_the_largest_element() -> None:
     a, b = ClipConfig(rule="value", threshold=100.0), ClipConfig(rule="value", threshold=75.0)
     (row,) = compare.compare(a, b, ["a", "b"], {"w": np.array([200.0, 1.0])}).compared
     assert row.distance == 0.25
-    assert "the clipped norm of b is 0.25 (relative) lower" in row.sentence
+    assert "the clipped norm of b is lower by 0.25 (relative)" in row.sentence
 
 
 def test_only_the_first_numbers_are_shown() -> None:

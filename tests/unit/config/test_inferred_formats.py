@@ -75,7 +75,7 @@ def test_files_of_other_programs_with_a_key_of_a_trainer_are_not_taken_for_its_f
 def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, write: Write) -> None:
     with pytest.raises(ConfigError) as caught:
         ClipConfig.import_from(write("a.yaml", text))
-    named = re.findall(r"clip configuration\. (.*) looks like its clip setting\.$", str(caught.value))
+    named = re.findall(r"\S* \(line \d+\)(?= looks like a clip setting\.)", str(caught.value))
     assert named == ([key] if key else [])
 
 

@@ -10,8 +10,8 @@ from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
 
 BOUND = (
-    "Before rounding, the relative difference of the coefficients is at most 1e-06 / n for a norm of n. With "
-    "threshold = 0.5, this is"
+    "Before rounding, the clip coefficients differ by at most 1e-06 / n (relative) for a norm of n. With "
+    "threshold = 0.5, the difference is"
 )
 """The difference between PyTorch's rule and one without eps."""
 

@@ -104,7 +104,7 @@ class _Resolver:
             raise _UnknownError(Unknown(name, f"It needs the resolver {resolver}. {ADVICE}"))
         keys = self._keys(path, name.strip())
         if not keys:
-            raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} has no name of a key."))
+            raise _UnknownError(Unknown(name, ADVICE, f"${{{name:.60}}} does not name a key."))
         value = self.data
         for length in range(len(keys)):
             value = self._inner(keys[:length], value, keys[length], name)

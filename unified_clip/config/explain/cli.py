@@ -42,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run (also print the thresholds for its norms, and the share of clipped norms)",
+        help="a recorded run. Also print the configuration's thresholds in this run, and the share of clipped norms",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])

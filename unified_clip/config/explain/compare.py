@@ -214,7 +214,7 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
         effect = f"results differ by up to {distance:.2g}"
     else:
         name = names[0] if a.norm_clipped == lower else names[1]
-        effect = f"the clipped norm of {name} is {(higher - lower) / higher:.2g} (relative) lower"
+        effect = f"the clipped norm of {name} is lower by {(higher - lower) / higher:.2g} (relative)"
     return f"{a.of}: {norms}; {effect}"
 
 

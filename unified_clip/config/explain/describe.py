@@ -103,7 +103,7 @@ def limits(clipping: Clipping) -> str:
         return f"[{', '.join(map(number, clipping.bounds))}]"
     if clipping.adaptive is not None:
         rule, most = clipping.adaptive, "" if threshold in (None, math.inf) else f", at most {_fixed(threshold)}"
-        origin = "earlier norms" if rule.has_state else "the norm of the parameter's unit"
+        origin = "earlier norms" if rule.has_state else "the norm of each unit (such as a channel) of the parameter"
         return f"the threshold that {rule} computes from {origin}{most}"
     return _fixed(threshold)
 

@@ -36,21 +36,21 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
     if problem := trainer.unsupported_keys(settings):
         raise trainer.not_exported(problem)
     if settings.threshold is not None:
-        problem = "its adaptive clipping has no largest threshold. Remove `threshold`."
+        problem = "its adaptive clipping does not limit the adaptive threshold. Remove `threshold`."
     if problem := problem or _problem(rule, convention, has_eps=has_eps):
         raise trainer.not_exported(problem + trainer.in_python)
     family = FAMILIES[settings.family or DEFAULT_FAMILY, "norm"]
     added = family.eps if settings.eps is None else settings.eps
     if added != 0:
         problem = f"its adaptive clipping adds no eps to the norm, and this configuration adds {added:g}. "
-        raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set the key `eps` beside `rule` to 0.")), "paddle")
+        raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set `eps` (not `adaptive.eps`) to 0.")), "paddle")
     return rule
 
 
 def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
     same = f"Set `adaptive.convention` to {convention!r}."
     if (rule.convention == "optax") != (convention == "optax"):
-        return f"its adaptive clipping has other units than the convention {rule.convention!r}. {same}"
+        return f"its adaptive clipping computes norms over other axes than the convention {rule.convention!r}. {same}"
     floors = list(zip(("eps", "smallest_norm"), rule.floors, AGC(convention=convention).floors, strict=True))
     for name, value, own in floors[1 if has_eps else 0 :]:
         if value != own:

@@ -312,8 +312,8 @@ def _advice(path: Path) -> str:
         file = shlex.quote(str(path))
         advice = (
             "The file has no trainer's configuration. To compare the clips in this source with a clip configuration, "
-            f"such as clip.toml: unified-clip config check clip.toml {file}. To list them: unified-clip port {file}. "
-            f"If it is a configuration, {name_format('NAME')}."
+            f"such as clip.toml: unified-clip config check clip.toml {file}. To list the clips: unified-clip port "
+            f"{file}. If the file is a configuration, {name_format('NAME')}."
         )
     elif with_key:
         titles = " or ".join(trainer.title for trainer in with_key)
@@ -326,7 +326,7 @@ def _advice(path: Path) -> str:
         advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {names}."
     if document and keys:
         setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
-        advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."
+        advice += f" {setting} looks like a clip setting. If no format is your trainer's, write a clip configuration."
     return advice
 
 

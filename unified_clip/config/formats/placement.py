@@ -40,7 +40,7 @@ number.
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with its value. For unified-clip config check, "
-    "approve the key by its value in check.ignore."
+    "add an entry to check.ignore, with this value as its threshold."
 )
 """Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 

@@ -163,7 +163,9 @@ class Source:
                     )
             elif isinstance(node, ast.Call) and self.dotted(node.func) == "getattr":
                 if node.args and self.dotted(node.args[0]).partition(".")[0] == package:
-                    raise self.wrong(node, f"{ast.unparse(node)} is only known at run time. Write the name instead.")
+                    raise self.wrong(
+                        node, f"{ast.unparse(node)} is only known at run time. Write the name, as in {package}.NAME."
+                    )
             elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
                 first, _, rest = self.dotted(node).partition(".")
                 if first == package and rest:

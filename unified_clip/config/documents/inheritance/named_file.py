@@ -65,8 +65,8 @@ class NamedFile(Inheritance):
             names = " and ".join(files.name(path) for path in (paths[0], others[0]))
             raise document.wrong(
                 self.at,
-                f"{names} differ, and this path may mean either file. In a copy of {document.name}, write the "
-                "absolute path of the file that your program reads.",
+                f"{names} differ, and this path may mean either file. Copy {document.name}. In the copy, write "
+                "the absolute path of the file that your program reads.",
             )
         return paths[0]
 

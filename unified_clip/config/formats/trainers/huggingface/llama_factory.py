@@ -9,7 +9,7 @@ from ...base import FormatKey, Imported, default_note, imported_key, paths, reje
 from .training_arguments import NULL, WITHOUT_CLIPPING, HuggingFace
 
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
-V1_SKIPS = "The trainer of v1 skips steps whose norm is not finite."
+V1_SKIPS = "LLaMA-Factory's v1 trainer skips steps whose norm is not finite."
 V1_KEYS = ("dist_config", "kernel_config", "sample_backend", "batching_strategy")
 """Keys that only the trainer of the package llamafactory.v1 has."""
 
@@ -50,10 +50,10 @@ class LlamaFactory(HuggingFace):
         ),
         imported_key(
             f"max_grad_norm, with {' or '.join(V1_KEYS)}",
-            "The key of v1's trainer. Clips the global norm by PyTorch's rule. 0 makes all gradients 0.",
+            "The key of LLaMA-Factory's v1 trainer. Clips the global norm by PyTorch's rule. 0 makes all gradients 0.",
             "1.0",
         ),
-        rejected_key("max_grad_norm: below 0, in the trainer of v1", "Changes the sign of gradients."),
+        rejected_key("max_grad_norm: below 0, in LLaMA-Factory's v1 trainer", "Changes the sign of gradients."),
         rejected_key("dist_config: {name: deepspeed}", "DeepSpeed clips by its own file."),
     )
 

@@ -41,7 +41,7 @@ class MaxText(Format):
         FormatKey(KEY, "Clips the global norm by optax's rule, with eps = 0. A threshold of 0 clips nothing.", "1.0"),
         imported_key(
             "base_config",
-            "The base file. Keys of this file override keys of the base file. The base file dpo.yml clips at "
+            "The base file. The file's own keys override keys of the base file. The base file dpo.yml clips at "
             "10.0, and rl.yml clips at 0.1.",
             "base.yml",
         ),

@@ -45,8 +45,8 @@ CHAINS = ("chain", "named_chain")
 ADDS_AFTER = ("append", "extend")
 PASSES_ON = (ast.Starred, ast.IfExp, ast.keyword, ast.Lambda, ast.Call)
 UNKNOWN_PLACE = (
-    "cannot infer whether this clip is the first transformation of the gradients. If so, write the clip as the first "
-    "argument of optax.chain. Otherwise, it clips updates, which is not supported: keep optax's clip."
+    "cannot infer whether this clip is the first transformation of the gradients. If it is the first, write it as the "
+    "first argument of optax.chain. Otherwise, the clip changes updates, which is not supported: keep optax's clip."
 )
 
 

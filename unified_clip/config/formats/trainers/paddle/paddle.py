@@ -46,7 +46,7 @@ REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
     "and family = 'pytorch'.",
     "clip_grad_value_": "clips only the parameters in its call. Write a clip configuration with rule = 'value'.",
-    "ErrorClipByValue": "clips the gradients of intermediate results. unified_clip does not support this: keep it.",
+    "ErrorClipByValue": "clips the gradients of intermediate results. This is not supported: keep Paddle's clip.",
     "append_gradient_clip_ops": "applies clips that other code sets. Import the file with that code.",
     "clip_by_norm": "can clip any tensor. If it clips gradients, write a clip configuration.",
 }
@@ -93,7 +93,7 @@ class Paddle(PythonFormat):
         ),
         rejected_key(
             "ClipGradByGlobalNorm(group_name, auto_skip_clip)",
-            "group_name changes the norm in static programs. auto_skip_clip does not clip if the norm is NaN.",
+            "group_name changes the norm in static programs. With auto_skip_clip, a NaN norm clips nothing.",
         ),
         imported_key(
             "fluid.clip.GradientClipByGlobalNorm(clip_norm)", "The same as ClipGradByGlobalNorm.", versions="1.x"
@@ -249,7 +249,7 @@ def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | 
     if len(call.args) > 1 or (call.keywords and {keyword.arg for keyword in call.keywords} - {"clip"}):
         raise source.wrong(
             call,
-            "set_gradient_clip clips only some parameters or one program here. Write a clip configuration, with "
-            "`include` for some parameters.",
+            "set_gradient_clip clips only some parameters or one program here. Write a clip configuration. To clip "
+            "only some parameters, add `include`.",
         )
     return ["set_gradient_clip applies to static programs of Paddle 1.x only. An optimizer's grad_clip= overrides it."]

@@ -63,7 +63,7 @@ class Detectron2(Format):
             "Sets the norm type for CLIP_TYPE norm. .inf is also allowed. CLIP_TYPE full_model ignores this key.",
             "2.0",
         ),
-        imported_key("_BASE_", "The base files. Keys of this file override keys of the base files."),
+        imported_key("_BASE_", "The base files. The file's own keys override keys of the base files."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -43,7 +43,7 @@ class MMCV1(OwnFormat):
         FormatKey(
             "optimizer_config.grad_clip.error_if_nonfinite", 'True has the same effect as nonfinite = "raise".', "False"
         ),
-        imported_key("_base_", "The base files. Keys of this file override keys of the base files."),
+        imported_key("_base_", "The base files. The file's own keys override keys of the base files."),
     )
 
     def recognises(self, document: Document) -> bool:

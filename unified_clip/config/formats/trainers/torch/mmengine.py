@@ -67,7 +67,7 @@ class MMEngine(OwnFormat):
         rejected_key("optim_wrapper.NAME.clip_grad", "Each of several optimizers has its own clip."),
         rejected_key("strategy: DeepSpeedStrategy, ColossalAIStrategy", "The strategy clips by its own setting."),
         rejected_key("optimizer_config.grad_clip", "A key of mmcv 1. mmengine does not read this key."),
-        imported_key("_base_", "The base files. Keys of this file override keys of the base files."),
+        imported_key("_base_", "The base files. The file's own keys override keys of the base files."),
         imported_key("_base_.NAME, {{_base_.NAME}}", "The value of a name in a base file."),
         imported_key(
             "_delete_: True", "Replaces the dict of the base file. Without this key, mmengine merges both dicts."
