@@ -16,8 +16,8 @@ SCHEMA = 2
 READABLE = (1, SCHEMA)
 
 NO_CALLS = (
-    "No clip calls were recorded, neither of unified_clip nor of the functions that docs/recording.md lists. "
-    "Calls inside torch.compile or jit_compile=True are not recorded: turn these off."
+    "No clip calls were recorded. Recordings have the calls of unified_clip and of the functions that "
+    "docs/recording.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these off."
 )
 
 encode = json.JSONEncoder().encode

@@ -229,7 +229,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     if not known:
         remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
     elif name in in_a | in_b:
-        remedy = "It is a parameter of the other run. Write the names of one run on the left side of all lines."
+        remedy = "It is a parameter of the other run. Write the names of the same run on the left of every line."
     problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")
 

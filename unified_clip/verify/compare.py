@@ -169,7 +169,7 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
             continue
         script, count = recording.run.script, len(other.lines)
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
-        end = f"If it does not clip, that is the difference: {calls}" if count else "Without clips, nothing is compared"
+        end = f"If the step never clips, the clips differ: {calls}" if count else "Without clips, nothing is compared"
         raise VerifyError(
             f"No clip call of {script} on gradients was recorded. Recordings have the calls of unified_clip and of the "
             "functions that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or "
@@ -185,9 +185,9 @@ def reject_unpaired(
     for name, other_name in names.items():
         if axes[name] is None:
             raise VerifyError(
-                f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} {other_name!r} in "
-                f"{new.shapes[other_name]}. No order of axes makes these shapes equal. Pair other names with "
-                "--map, or yield one parameter in the shape of the other.",
+                f"{old.script} yields {name!r} in the shape {old.shapes[name]}, and {new.script} yields {other_name!r} "
+                f"in {new.shapes[other_name]}. No order of axes makes these shapes equal. If these are different "
+                "parameters, map the names with --map. Otherwise, yield one parameter in the shape of the other.",
                 "UC604",
             )
     for run, other, paired in ((old, new, set(names)), (new, old, set(names.values()))):
@@ -199,9 +199,9 @@ def reject_unpaired(
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, but neither function yields a parameter of this name. Yield each of "
-            "these tensors from both functions, and use the name from the file in at least one function. If the names "
-            "in the functions differ, pass --map. If no function reads a tensor, remove the tensor from the file.",
+            f"--weights has {_listing(unused)}, but neither function yields a parameter of this name. If no "
+            "function reads a tensor, remove the tensor from the file. Otherwise, yield the tensor from both "
+            "functions, under its name in the file. If one function has another name for the tensor, pass --map.",
             "UC604",
         )
 

@@ -74,7 +74,7 @@ def sentences(result: Verification) -> list[str]:
         calls = f"with the clip calls {calls}" if calls else "without a clip call"
         lines.append(f"{run.script.side.capitalize()} is {run.script}, {calls}.")
     lines += [
-        f"{run.script} yields unclipped gradients, so the results of its clip calls were compared."
+        f"{run.script} yields unclipped gradients. In their place, the results of its clip calls were compared."
         for run in result.unclipped
     ]
     lines += [
@@ -88,7 +88,7 @@ def sentences(result: Verification) -> list[str]:
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"
-        return [*lines, f"Same: {scripts} clip and step alike{allowed}{_uncompared(result)}."]
+        return [*lines, f"Same: {scripts} have the same clips and updates{allowed}{_uncompared(result)}."]
     return lines
 
 

@@ -205,9 +205,9 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
     size = f"at most {ROUNDING} ULP of the total norm" if distances[0].ulps > ROUNDING else f"at most {ROUNDING} ULP"
     return Cause(
         "rounding",
-        f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its own largest number, and all "
-        f"differences are {size}. Frameworks that sum in different orders differ by up to this size. The unit of "
-        "--max-ulp is an ULP of the largest number in each tensor",
+        f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its largest number, and all "
+        f"differences are {size}. Frameworks that sum in different orders differ by up to this size. "
+        "--max-ulp counts ULP of the largest number in each tensor",
     )
 
 

@@ -96,13 +96,13 @@ BOUNDED = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None, pa
         (
             [],
             [],
-            "a.jsonl: No clip calls were recorded, neither of unified_clip nor of",
+            "a.jsonl: No clip calls were recorded. Recordings have the calls of unified_clip and of",
         ),
         ([], [clip_line(1)], "a.jsonl: No clip calls were recorded"),
         (
             [clip_line(1)],
             [],
-            "b.jsonl: No clip calls were recorded, neither of",
+            "b.jsonl: No clip calls were recorded. Recordings",
         ),
         ([EMPTY], [EMPTY], "a.jsonl: None of the 1 recorded calls has a result: 1 got no gradient. Record calls"),
         (

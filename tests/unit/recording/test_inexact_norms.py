@@ -56,7 +56,7 @@ def test_an_unknown_coefficient_is_reported_in_words(compare_runs: Any) -> None:
         comparison = compare_runs(*pair, max_ulp=1e9)
         assert (comparison.first.stage, comparison.findings) == ("coefficient", [])
         text = "\n".join(sentences.lines(comparison))
-        assert f"no coefficient explains the clipped gradients of the {side} run. In the " in text
+        assert f"no coefficient explains the clipped gradients of the {side} run. The coefficient of the " in text
         assert "Unexplained: " in text
         assert "NaN" not in text
         assert "nan" not in text

@@ -96,7 +96,7 @@ def test_a_map_with_an_unknown_name_is_rejected(compare_runs: Any) -> None:
 def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
     new = rename_parameters(clip_line(1), {"a": "x", "b": "y", "c": "z"})
     with pytest.raises(
-        runs.RunError, match=r"has 'y', .* It is a parameter of the other run. Write the names of one run"
+        runs.RunError, match=r"has 'y', .* It is a parameter of the other run. Write the names of the same run"
     ):
         compare_runs([clip_line(1)], [new], names={"a": "x", "y": "b"})
     with pytest.raises(runs.RunError, match=r"has 'bb', .* of .*a.jsonl\. This run has parameters such as b"):

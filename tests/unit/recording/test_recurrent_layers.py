@@ -72,7 +72,7 @@ def test_two_biases_clipped_alone_are_another_rule_than_one_bias(tmp_path: Path,
     (cause,) = compared(tmp_path, keras(), torch(), is_old).findings
     assert cause.kind == "another rule"
     assert "clips 'gru/gru_cell/bias' as one tensor." in cause.sentence
-    assert "splits this tensor into '1' and '2', and clips each of these parts by its own" in cause.sentence
+    assert "splits this tensor into '1' and '2', and clips each part by its own" in cause.sentence
 
 
 def test_clips_of_other_tensors_beside_the_two_biases_are_not_joined(tmp_path: Path) -> None:

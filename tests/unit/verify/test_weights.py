@@ -87,7 +87,7 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['mid'] = weights['mid'].copy()",
             "untransposed weight",
-            "the weights of 'in' and 'out' are transposed in one of the two runs, but the square weights of 'mid'",
+            "one run transposes the weights of 'in' and 'out', but not the square weights of 'mid'",
         ),
         (
             "stored['in'] = weights['in'].reshape(5, 6)",
@@ -97,9 +97,9 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['bias'] = np.ones(5)",
             "other initial weights",
-            "'bias' of the new step is too far from --weights, judging by the updates of all other parameters",
+            "'bias' of the new step is farther from --weights than the updates of all other parameters explain",
         ),
-        ("stored['bias'][2] += 0.001", "other initial weights", "'bias' of the new step is too far from --weights"),
+        ("stored['bias'][2] += 0.001", "other initial weights", "'bias' of the new step is farther from --weights"),
         (
             "stored['in'] *= 1.0001; stored['out'] += 1e-4",
             "other initial weights",
@@ -138,7 +138,7 @@ def test_an_initial_weight_is_named_with_adam_too(
     assert main(["verify", f"{tmp_path}/adam.py:step", f"{tmp_path}/port.py:step", *options, "--format", "json"]) == 1
     finding = json.loads(capsys.readouterr().out)["finding"]
     assert finding["mistake"] == "other initial weights"
-    assert f"'{load[8:].partition(chr(39))[0]}' of the new step is too far from --weights" in finding["text"]
+    assert f"'{load[8:].partition(chr(39))[0]}' of the new step is farther from --weights" in finding["text"]
 
 
 @pytest.mark.parametrize(

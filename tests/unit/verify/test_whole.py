@@ -26,7 +26,7 @@ def script_that_yields(parameters: str, gradients: str = "None") -> str:
             ),
             (
                 script_that_yields("{**weights, 'bias': weights['bias'][:1]}"),
-                "new.py:step 'bias' in (1,). No order of axes",
+                "new.py:step yields 'bias' in (1,). No order of axes",
             ),
             (
                 script_that_yields("{'weight': weights['weight'], 'b': weights['bias']}"),
@@ -64,7 +64,7 @@ def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: p
     without_bias = script_that_yields("{'weight': weights['weight']}")
     assert run_verify(tmp_path, without_bias, without_bias) == 2
     assert (
-        "--weights has 'bias', but neither function yields a parameter of this name. Yield each of these tensors "
+        "--weights has 'bias', but neither function yields a parameter of this name. If no function reads a tensor, "
         in capsys.readouterr().err
     )
 

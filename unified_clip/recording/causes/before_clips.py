@@ -67,7 +67,8 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
     return (
         f"{hint}. If {run.name} sets need_clip=False for these parameters, do the same in {other.name}. "
         "With unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a "
-        "PyTorch model loses this attribute. PyTorch's own functions ignore need_clip: pass only the parameters to clip"
+        "PyTorch model loses this attribute. PyTorch's own functions ignore need_clip: leave these parameters out of "
+        "the call"
     )
 
 
@@ -147,7 +148,7 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
         advice = f"transpose them{_kernel_text(reshaped, shapes)}, do not reshape them"
         return Cause("untransposed weight", f"{sentence}: {advice}")
     if permuted := [name for name, order in orders.items() if order == "permuted"]:
-        sentence = f"the weights of {names_text(permuted)} have their axes in an order that no framework has"
+        sentence = f"the weights of {names_text(permuted)} have their axes in an order that no framework uses"
         return Cause("untransposed weight", f"{sentence}: correct the transpose{_kernel_text(permuted, shapes)}")
     square = [
         name for name, order in orders.items()
@@ -158,10 +159,9 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     if not square or not rest:
         return None
     sentence = (
-        f"the weights of {names_text(rest)} are transposed in one of the two runs, but the square weights of "
-        f"{names_text(square)} have the same order of elements in both runs. This is a possible cause. "
-        "Transpose square weights too, unless they are embeddings. If these weights are right, compare data, forward "
-        "pass and loss"
+        f"one run transposes the weights of {names_text(rest)}, but not the square weights of {names_text(square)}. "
+        "This is a possible cause. Transpose square weights too, unless they are embeddings. If the square weights are "
+        "right, compare data, forward pass and loss"
     )
     return Cause("untransposed weight", sentence)
 
@@ -175,7 +175,7 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
     # a depthwise convolution has one channel for each input channel
     is_depthwise = len(shape) == 4 and (shape[-1] == 1 != shape[-2] or shape[1] == 1 != shape[0])
     order = "(2, 3, 0, 1)" if is_depthwise else axes[len(shape)]
-    return f" ({name!r}, from Keras or TensorFlow to PyTorch: transpose{order})"
+    return f" (from Keras or TensorFlow to PyTorch, {name!r} needs transpose{order})"
 
 
 # -- if nothing else explains a difference
@@ -215,7 +215,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     )
     if missing:
         advice = f"The weights of {missing}, and whether gradients are cleared, were not compared"
-        to_compare = "Compare both, and the data, the forward pass and the loss"
+        to_compare = "Compare these weights, the clearing of gradients, the data, the forward pass and the loss"
         return Cause("other gradients", f"{place}. {advice}. {to_compare}")
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
@@ -232,18 +232,16 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
     different = [name for name, a, b in numbers(later, "weight") if name in names and not _agree(a, b)]
-    place += ", but those of "
+    place += ", but the weights of "
     if not different:
         orders = orders_of(later) if not before else {}
         others = [name for name in names if orders.get(name) == "other"]
         sentence = f"{place}{names_text(others)} have other elements" if others else ""
         return Cause("other initial weights", sentence) if sentence else None
     if later.a.step == pair.a.step:
-        place += f"{names_text(different)}, which another call of this step clips, differ before the clip"
+        place += f"{names_text(different)} differ. Another call of this step clips these weights"
     else:
-        place += (
-            f"{names_text(different)} differ at step {later.a.step}, and no step has changed these weights in between"
-        )
+        place += f"{names_text(different)} differ at step {later.a.step}, and have not changed since step {pair.a.step}"
     if not before:
         return Cause(
             "other initial weights", f"{place}. No earlier call clips these weights: compare their initial values"
@@ -251,9 +249,10 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     step = before[-1].a.step
     gradients = [(a, b) for name, a, b in numbers(before[-1], "gradient") if name in different]
     if _clips_agree(before[-1]) and all(_agree(a, b) for a, b in gradients):
-        sentence = f"{place}. Their gradients and coefficients of step {step} agree"
+        sentence = f"{place}. The gradients and coefficients of these weights agree at step {step}"
         return Cause("another optimizer", f"{sentence}: compare the optimizers of these parameters and their settings")
-    return Cause("other gradients", f"{place}. Their clip at step {step} differs, too: begin with these parameters")
+    advice = f"The clip of these weights at step {step} differs, too: look for the cause there first"
+    return Cause("other gradients", f"{place}. {advice}")
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
@@ -322,9 +321,9 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     return (
         ". This is only a possible cause. If the settings are equal, rounding might be the cause: optimizers such as "
-        "Adam divide each gradient by its own size. If the true gradient of an element is 0, the rounding errors alone "
-        "update the element. The keys in a packed bias of attention are an example. To find out, compare in float64: "
-        "docs/my-loss-curve-differs.md#rounding"
+        "Adam divide each gradient by its own size. If the true gradient of an element is 0, only rounding errors "
+        "update the element. An example is the key part of a joint query-key-value bias in attention. To find out, "
+        "compare in float64: docs/my-loss-curve-differs.md#rounding"
     )
 
 

@@ -21,9 +21,9 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
     text = {name: f"{name} {pair.names[name]}" for name in orders}
     if kept := [name for name in orders if GRU_OF_KERAS in text[name] and orders[name] in ("same", "transposed")]:
         sentence = (
-            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs. The order in "
-            "a GRU is (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle. Exchange the first third and "
-            "the second third of these weights and of their biases"
+            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs, but the "
+            "order of a GRU is (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle. Exchange the first "
+            "third and the second third of these weights and of their biases"
         )
         return Cause("other initial weights", sentence)
     if moved := [name for name in orders if LSTM_OF_KERAS in text[name] and orders[name] == "rearranged"]:
@@ -51,8 +51,8 @@ def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     names = enumeration(list(map(repr, parts)))
     sentence = (
         f"{run.name} clips {whole[0]!r} as one tensor. {other.name} splits this tensor into {names}, and "
-        f"clips each of these parts by its own norm. For the same clip in {other.name}, clip {names} together by their "
-        "total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip each other tensor by its own norm"
+        f"clips each part by its own norm. For the same clip in {other.name}, clip {names} together by their "
+        "total norm, as GradientClipByGlobalNorm(c).clip_([...]) does. Clip every other tensor by its own norm"
     )
     if more := [name for block in blocks[1:] for name in min(block, key=len)]:
         sentence += f". Do the same for the parts of {enumeration(list(map(repr, more)))}"

@@ -213,14 +213,14 @@ def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Caus
         yield point.cause("another threshold", instead(what, new, old, ""))
     if not same(a.norm_type, b.norm_type) and a.rule == b.rule == "global" and _can_be_of_one_list(a, b):
         values = f"{b.norms()[0]:.9g} and {a.norms()[0]:.9g}"
-        sentence = f"{instead('norm_type', b.order, a.order)}. Both norms ({values}) can belong to the same gradients"
+        sentence = f"{instead('norm_type', b.order, a.order)}. The same gradients can have both norms ({values})"
         yield point.cause("another norm type", sentence)
     if eps := another_eps(point, pair):
         yield eps
 
 
 def _can_be_of_one_list(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two total norms with different norm types can belong to the same gradients."""
+    """Return whether two total norms with different norm types are possible for the same gradients."""
     low, high = sorted((a, b), key=lambda line: line.order)
     if not low.order > 0:  # a framework's own function may accept other orders
         return False
@@ -307,9 +307,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     if at_its_size < ulps > ROUNDING:
         sentence = (
             f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "
-            f"{SIZES[point.first.stage]}. The larger number determines the rounding error of a sum: frameworks that "
-            f"sum in different orders differ by up to {ROUNDING} ULP of the larger number. --max-ulp counts ULP of "
-            "the norm itself"
+            f"{SIZES[point.first.stage]}. Frameworks that sum in different orders differ by up to "
+            f"{ROUNDING} ULP of the larger number. --max-ulp counts ULP of the norm itself"
         )
         return Cause("rounding", sentence)
     return Cause(
@@ -332,5 +331,5 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
         "rounding that has grown",
         f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
         f"From one step to the next, rounding errors grow by a factor below {GROWTH}. A small difference between the "
-        "optimizers grows in the same way. To compare the optimizers' updates, too, run `unified-clip verify`",
+        "optimizers grows as fast. To rule out such a difference, compare the updates: run `unified-clip verify`",
     )

@@ -89,8 +89,8 @@ def twice(point: DivergencePoint) -> Cause | None:
     run, (before, coef, after) = clips[0]
     return Cause(
         "clipped twice",
-        f"{run.name} clips the same gradients again. A call scales the norm {before:.9g} by the coefficient {coef:.9g} "
-        f"to {before * coef:.9g}, and the next call gets gradients with the norm {after:.9g}",
+        f"{run.name} clips the same gradients again. One call scales the norm from {before:.9g} to "
+        f"{before * coef:.9g} (coefficient {coef:.9g}). The next call gets gradients with the norm {after:.9g}",
     )
 
 
@@ -135,9 +135,9 @@ def shifted(point: DivergencePoint) -> Cause | None:
             if len({a for a, _ in norms}) > 2 and all(math.isclose(a, b, rel_tol=PRODUCT) for a, b in norms):
                 return Cause(
                     "shifted step",
-                    f"in {len(norms)} calls, {run.name} has the norms that {other.name} has {shift} "
-                    f"step{'s' * (shift != 1)} later. {run.name} leaves out the start of {other.name}, for example "
-                    "the first batch",
+                    f"{run.name} is {shift} step{'s' * (shift != 1)} ahead of {other.name}: with this shift, the norms "
+                    f"of {len(norms)} calls agree. {run.name} leaves out the start of {other.name}, for example the "
+                    "first batch",
                 )
     return None
 
@@ -204,7 +204,7 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
                 "per group for global" if _are_groups(rest[:calls]) else "per tensor for global",
                 f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}, "
                 f"and {run.name} clips all gradients by their total norm. At this step, the gradients agree "
-                f"up to rounding: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
+                f"up to rounding: their total norms are {combined:.9g} and {total:.9g}",
             )
     return _split_by_counts(point)
 
@@ -234,7 +234,7 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
             "per group for global" if _are_groups(parts) else "per tensor for global",
             f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients in "
             f"{len(parts)} calls by {len(parts)} norms. {run.name} clips {count_of(line)} gradients by their total "
-            f"norm. The gradients differ, too: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
+            f"norm. The gradients differ, too: their total norms are {combined:.9g} and {total:.9g}",
         )
     return None
 

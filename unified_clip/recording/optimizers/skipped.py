@@ -57,8 +57,8 @@ def _difference(
         reason = f" Its gradients are not finite at this step (norm {bad[0]}), so a loss scaler skips the step."
     elif (bad := _bad_norms(other, step)) and not any(line.step == step for line in run.lines):
         reason = (
-            f" The gradients of {other.name} are not finite at this step (norm {bad[0]}). optax.apply_if_finite skips "
-            f"the step and the clip in this case. Or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
+            f" The gradients of {other.name} are not finite at this step (norm {bad[0]}). Either optax.apply_if_finite "
+            f"skips the step and the clip, or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
         )
     sentence = (
         f"{other.name} makes step {step} of the optimizer, and {run.name} skips it"

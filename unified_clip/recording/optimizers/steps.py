@@ -166,7 +166,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
         known = [(x, y) for x, y in pairs if x is not None and y is not None]
         is_same = all(same_setting(x, y, rounding=rounding) for x, y in known)
         if len({x for x, _ in known}) > 1 and differing and is_same:
-            sentence = f"{run.name} has the learning rates that {other.name} has one step later"
+            sentence = f"the learning rates of {run.name} are one step ahead of the learning rates of {other.name}"
             if start:
                 sentence = (
                     f"from step {a.optimizer_steps[start].step} on, {sentence}. Either {run.name} skips an "

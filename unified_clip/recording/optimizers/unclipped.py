@@ -44,8 +44,8 @@ def left_out_clip(
     if changed := next((each for each in run.optimizer_steps if each.changed), None):
         sentence = (
             f"other code changes {changed.changed} gradients of {run.name} before step {changed.step} of the "
-            f"optimizer, as a clip by hand does. {clips}. This report does not compare these two clips. Use "
-            "`unified-clip verify`, which records clips by hand, or replace this code by a function of unified_clip"
+            f"optimizer, as a clip by hand does. {clips}. This report does not compare clips by hand. Use "
+            "`unified-clip verify`, which compares them, or replace this code by a function of unified_clip"
         )
         return Cause("clip by hand", sentence)
     steps = [each for each in run.optimizer_steps if step in (None, each.step)]

@@ -120,7 +120,8 @@ def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, st
         f"the learning rate of its step, and adds the product to the momentum. {other.run} multiplies the momentum by "
         "the current learning rate. If the learning rate changes from last_lr to new_lr, multiply the momentum by "
         "last_lr / new_lr before the step. In PyTorch, type `for state in "
-        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`. Replace a learning rate of 0 by 1e-20'
+        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`. If new_lr is 0, train with 1e-20 '
+        "instead"
     )
     old, new = ("the sum of learning rate times gradient" if each else "the sum of gradients" for each in contain)
     return old, new, Cause("another optimizer", sentence)

@@ -6,9 +6,9 @@ from ...causes.observation import CauseKind
 from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, pass the same number. If one side multiplies the threshold by a "
-    "loss scale or a learning rate, check the gradients of the other side. If these gradients contain the same factor, "
-    "multiply the threshold on the other side, too.",
+    "another threshold": "To have the same threshold, pass the same number. If only one side multiplies its threshold "
+    "by a loss scale or a learning rate, look for this factor in the gradients of the other side. If these gradients "
+    "contain the factor, multiply the threshold of the other side, too.",
     "per tensor for global": "To have the same rule, clip both sides per tensor, or clip both sides by the total norm. "
     "PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor. "
     "`clip_grad_norm_(model.parameters(), c)` clips by the total norm.",
@@ -20,12 +20,12 @@ REMEDIES: dict[CauseKind, str] = {
 }
 
 EPS_REMEDIES = {
-    "global": "To have the same eps of the clip on both sides, use functions of one family. PyTorch: "
-    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm, and "
+    "global": "To have the same eps of the clip on both sides, use functions with the same eps. PyTorch: "
+    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm. "
     "`clip_grad_norm_(parameters, c)` adds 1e-06.",
-    "each": "To have the same eps of the clip on both sides, keep the clip per tensor, and use functions of one "
-    "family. PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, "
-    "and a loop of `clip_grad_norm_([p], c)` adds 1e-06.",
+    "each": "To have the same eps of the clip on both sides, keep the clip per tensor, and use functions with the same "
+    "eps. PyTorch: `unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm. A "
+    "loop of `clip_grad_norm_([p], c)` adds 1e-06.",
 }
 
 

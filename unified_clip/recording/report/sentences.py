@@ -62,7 +62,7 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
 def about(run: RecordedRun) -> str:
     folded = ""
     if run.recorded > len(run.lines):
-        rest = "calls of a loop are joined. Calls without gradients, and steps that one run skips, are left out"
+        rest = "the calls of a loop count as one. Calls without gradients, and steps that one run skips, are left out"
         folded = f", compared as {len(run.lines)}: {rest}"
     incomplete = ", and an incomplete line" if run.incomplete_line else ""
     text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{incomplete}."
@@ -166,8 +166,9 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
-            place = f"Not compared: single gradients. At step {pair.a.step}, the clips have {old} and {new} gradients"
-            return [f"{place}, with the same total norm. To compare them, record both with norms=True, or --norms."]
+            place = f"At step {pair.a.step}, the clips have {old} and {new} gradients, with the same total norm"
+            advice = "To compare each gradient, record both runs with norms=True, or --norms"
+            return [f"Not compared: individual gradients. {place}. {advice}."]
     return []
 
 
@@ -196,7 +197,7 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
     if divergence.stage == "gradient" and divergence.parameter is None:
         sides = (divergence.a, divergence.b)
         unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
-        return f"parameters that only one run has: the first has {', the second has '.join(unmatched)}"
+        return f"parameters that only one run has: the first run has {', the second run has '.join(unmatched)}"
     if divergence.stage in COUNTS:
         return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
     if divergence.stage == "gradients cleared":
@@ -214,7 +215,8 @@ def _format_divergence(divergence: Divergence, comparison: RecordingComparison) 
         side, known = ("first", divergence.b) if divergence.a is None else ("second", divergence.a)
         other = "second" if side == "first" else "first"
         return (
-            f"no coefficient{whose} explains the clipped gradients of the {side} run. In the {other} run, it is {known}"
+            f"no coefficient{whose} explains the clipped gradients of the {side} run. The coefficient of the {other} "
+            f"run is {known}"
         )
     text = f"{names.get(divergence.stage, divergence.stage)}{whose} is {divergence.a} and {divergence.b}"
     return text if divergence.ulps is None else f"{text}, {format_distance(divergence.ulps, divergence.relative)}"

@@ -123,7 +123,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
         return []
     names = [f"{STAGE_NAMES[stage].lower()} from step {step} on" for stage, step in later.items()]
     return [
-        f"All coefficients are equal, so the thresholds had no effect. They do not explain the other differences: "
+        f"All coefficients are equal, so the different thresholds do not explain the other differences: "
         f"{', '.join(names)}. Compare the optimizers, the forward pass and the data."
     ]
 
@@ -167,7 +167,7 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
         phrases["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
         counts = " and ".join(f"{run.name} has {counted(len(run.lines), 'call')}" for run in runs)
-        phrases["calls"] = f"{counts}. If both runs have the same number of steps, the numbers of calls per step differ"
+        phrases["calls"] = f"{counts}: the runs differ in the number of steps, or in the number of calls per step"
     for pair in comparison.pairs:
         if pair.a.step > step:
             break

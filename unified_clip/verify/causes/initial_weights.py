@@ -122,9 +122,9 @@ class InitialWeights:
                 verb = "are" if len(names) > 1 else "is"
                 return Cause(
                     "other initial weights",
-                    f"after step 1, {names_text(names)} of the {side} step {verb} too far from --weights, judging by "
-                    f"the updates of all other parameters. Check that the {side} step loads the weights under their "
-                    "names, and does not change them before the first step",
+                    f"after step 1, {names_text(names)} of the {side} step {verb} farther from --weights than the "
+                    f"updates of all other parameters explain. Check that the {side} step loads the weights under "
+                    "their names, and does not change them before the first step",
                 )
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
 

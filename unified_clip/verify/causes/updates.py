@@ -72,7 +72,7 @@ def cause_of_update(
     )
     if all(any("lr" in each.settings for each in side.optimizer_steps_at(row.step)) for side in recordings):
         return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, row.step)}")
-    reasons = "the learning rates differ, or one step does not divide by its loss scale"
+    reasons = "the learning rates differ, or one step does not divide its gradients by the loss scale"
     return Cause("another learning rate", f"{sentence}: {reasons}")
 
 

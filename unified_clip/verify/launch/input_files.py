@@ -108,8 +108,8 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
         problem = f"{without_step[0]} has no step" if without_step else f"{first_missing} is missing"
         numbered = next(name for name in arrays if name not in without_step)
         raise VerifyError(
-            f"--batches {path}: {numbered} is the array of a single step, but {problem}. Save every array of every "
-            'step, under the step and the name of the array, as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
+            f"--batches {path}: {numbered} is the array of a single step, but {problem}. Name every array "
+            'of every step "STEP/NAME", as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
             "UC602",
         )
     return [batches[step] for step in sorted(batches)]

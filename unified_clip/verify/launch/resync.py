@@ -27,7 +27,7 @@ POLL = 0.005
 
 HOW = (
     "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, "
-    "parameters of Paddle). If the step computes with arrays, read the old weights from yield: "
+    "parameters of Paddle). If the step computes with arrays, use the old weights that yield returns: "
     "weights = (yield weights, gradients) or weights"
 )
 

@@ -122,4 +122,4 @@ def _not_installed(script: Script, end: _workers.Exit) -> str:
         return ""
     pip = f"{script.python} -m pip install PACKAGE"
     own = f"{script.python} -m {_install.command('cli')}"
-    return f"Install the package of this module: {pip}. If unified_clip itself lacks the module: {own}"
+    return f"Install the package of this module: {pip}. If unified_clip needs this module, type {own}"
