@@ -278,9 +278,11 @@ def test_an_exported_program_needs_no_kernels(strict: bool) -> None:
         torch.testing.assert_close(tensor, expected_tensor, rtol=2.0**-22, atol=0)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_compiler_that_emulates_casts_rounds_the_gradients(dtype: str) -> None:
+def test_a_compiler_that_emulates_casts_rounds_the_gradients(dtype: str, backend: str) -> None:
     (grad, *_) = gradients(dtype)
     with inductor.patch(emulate_precision_casts=True):
-        compiled = torch.compile(lambda grad: 2 * uc.clip_by_norm(grad, 1.0).float(), fullgraph=True)(grad)
+        clip = torch.compile(lambda grad: 2 * uc.clip_by_norm(grad, 1.0).float(), backend=backend, fullgraph=True)
+        compiled = clip(grad)
     torch.testing.assert_close(compiled, 2 * uc.clip_by_norm(grad, 1.0).float(), rtol=0, atol=0)

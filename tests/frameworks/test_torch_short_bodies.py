@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.tiers import quick
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import unified_clip.torch as uc
@@ -125,7 +126,7 @@ def outcome(function: Callable[..., Any], container: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::unified_clip.ClipWarning")
-@pytest.mark.parametrize("threshold", [1.0, 100])
+@pytest.mark.parametrize("threshold", quick([1.0, 100], 1.0))
 @pytest.mark.parametrize("name", LISTS)
 def test_the_short_form_does_what_the_body_does(name: str, threshold: float, monkeypatch: pytest.MonkeyPatch) -> None:
     make, is_short = LISTS[name]

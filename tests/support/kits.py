@@ -366,6 +366,7 @@ class JaxKit(Kit):
     def __init__(self) -> None:
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=4"  # before JAX is imported
+        sys.modules.update(dict.fromkeys(["matplotlib", "sklearn"]))  # Keras imports them, which takes long
 
     def from_array(self, array: np.ndarray) -> Any:
         import jax

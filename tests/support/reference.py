@@ -44,10 +44,23 @@ def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
         return math.nan
     if any(np.isinf(component).any() for component in components):
         return math.inf
-    squares = [sum(Fraction(x) ** 2 for x in (z.real, z.imag)) for a in arrays for z in _wide(a).ravel().tolist()]
+    parts, unit = _in_units(arrays)
+    squares = [real * real + imaginary * imaginary for real, imaginary in parts]
     if p == 1:
-        return nearest_sum_of_roots(squares, dtype)
-    return nearest_root(sum(squares, Fraction(0)) if p == 2 else max(squares, default=Fraction(0)), dtype)
+        real_sum = sum(abs(real) for real, imaginary in parts if not imaginary) * unit
+        moduli = [square * unit**2 for square, (_, imaginary) in zip(squares, parts, strict=True) if imaginary]
+        return nearest_sum_of_roots(moduli, dtype, real_sum)
+    return nearest_root((sum(squares) if p == 2 else max(squares, default=0)) * unit**2, dtype)
+
+
+def _in_units(arrays: Iterable[np.ndarray]) -> tuple[list[tuple[int, int]], Fraction]:
+    """Return the real and imaginary parts of all elements as multiples of a power of two, and this power."""
+    values = np.concatenate([np.zeros(0, np.complex128), *(_wide(a).ravel() for a in arrays)])
+    fractions, exponents = np.frexp([values.real, values.imag])
+    least = int(exponents.min(initial=0))
+    integers, shifts = (fractions * 2.0**53).astype(np.int64).tolist(), (exponents - least).tolist()
+    rows = [[number << shift for number, shift in zip(*row, strict=True)] for row in zip(integers, shifts, strict=True)]
+    return list(zip(*rows, strict=True)), Fraction(2) ** (least - 53)
 
 
 def nearest(value: Fraction, dtype: str) -> float:
@@ -62,14 +75,14 @@ def nearest_root(square: Fraction, dtype: str) -> float:
     return _nearest(dtype, _guess(root, dtype), lambda point: (square > point * point) - (square < point * point))
 
 
-def nearest_sum_of_roots(squares: Sequence[Fraction], dtype: str) -> float:
-    """Return the float of `dtype` nearest to the sum of square roots of values with powers of two as denominators."""
+def nearest_sum_of_roots(squares: Sequence[Fraction], dtype: str, other: Fraction = Fraction(0)) -> float:
+    """Return the float of `dtype` nearest to the sum of `other` and of square roots. Denominators are powers of two."""
     bits = 1200
     while True:
         scaled = [int(square * 4**bits) for square in squares]
         roots = [math.isqrt(square) for square in scaled]
         inexact = sum(root * root != square * 4**bits for root, square in zip(roots, squares, strict=True))
-        low, high = (nearest(Fraction(sum(roots) + more, 2**bits), dtype) for more in (0, inexact))
+        low, high = (nearest(Fraction(sum(roots) + more, 2**bits) + other, dtype) for more in (0, inexact))
         if low == high:
             return low
         bits *= 2
