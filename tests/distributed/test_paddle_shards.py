@@ -290,7 +290,7 @@ def test_clipping_a_plain_tensor_by_its_own_norm_in_a_group_is_rejected(
     worlds: Callable[[int], World], function: str, attributes: bool
 ) -> None:
     for failure in worlds(2).attempt(paddle_sharded.clip_plain_by_own_norm, function, attributes):
-        assert "is a plain tensor, and other ranks may have other shards of it, so its own norm" in str(failure)
+        assert "is a plain tensor. Other ranks may have other shards of this tensor, so its norm" in str(failure)
 
 
 @pytest.mark.parametrize("check", [None, True])

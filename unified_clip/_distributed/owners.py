@@ -54,9 +54,9 @@ def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
 
 def norm_unknown(leaf: Leaf) -> ValueError:
     return undeclared(
-        f"{leaf.place} is a plain tensor, and other ranks may have other shards of it, so its own norm is unknown. If "
-        f"it is complete on this rank, pass ownership={REPLICATED!r}, or leave process_group out. If ranks have "
-        f"different shards, clip by the total norm: pass ownership={DISTINCT!r} to clip_grad_norm_"
+        f"{leaf.place} is a plain tensor. Other ranks may have other shards of this tensor, so its norm is unknown. If "
+        f"the tensor is complete on this rank, pass ownership={REPLICATED!r}, or leave process_group out. If ranks "
+        f"have different shards, clip by the total norm: pass ownership={DISTINCT!r} to clip_grad_norm_"
     )
 
 
