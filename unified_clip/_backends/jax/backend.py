@@ -95,8 +95,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if gradient.dtype != jax.dtypes.float0:
             return None
         return (
-            "float0: JAX returns it as the gradient of an integer parameter, and it has no values. Replace it with "
-            "None, or pass the gradients of floating-point parameters only"
+            "float0: JAX returns such a gradient for an integer parameter. Replace it with None, or pass only the "
+            "gradients of floating-point parameters"
         )
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
