@@ -102,7 +102,7 @@ def known() -> str:
             setting["key"],
             setting.get("default", ""),
             setting["meaning"],
-            setting.get("why", "write it by hand"),
+            setting.get("why", "no format for this trainer"),
         ]
         for setting in sorted(settings, key=lambda setting: setting["trainer"].lower())
     ]

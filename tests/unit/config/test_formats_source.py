@@ -242,6 +242,7 @@ def test_source_is_never_run(tmp_path: Path) -> None:
         "del optim_wrapper",
         "optim_wrapper = dict(generator=make(1), discriminator=make(2))",
         "optim_wrapper |= dict(clip_grad=dict(max_norm=1))",
+        "kept = optim_wrapper\nkept |= dict(clip_grad=dict(max_norm=1))",
     ],
 )
 def test_unknown_changes_of_a_configuration_of_mmengine_are_rejected(code: str) -> None:
@@ -254,7 +255,8 @@ def test_unknown_changes_of_a_configuration_of_mmengine_are_rejected(code: str) 
 @pytest.mark.parametrize(
     "text",
     [
-        "m = 1\nm *= 35\noptim_wrapper = dict(clip_grad=dict(max_norm=m))",
+        "m = 1\nm *= rate()\noptim_wrapper = dict(clip_grad=dict(max_norm=m))",
+        "n = 1\nif rate():\n    n = 2\nm = 1\nm *= n\noptim_wrapper = dict(clip_grad=dict(max_norm=m))",
         "for m in (1, 2):\n    pass\noptim_wrapper = dict(clip_grad=dict(max_norm=m))",
         "from base import *",
         "optimizer_config.update(grad_clip=dict(max_norm=1))",
@@ -277,6 +279,7 @@ def test_a_threshold_of_none_in_python_is_rejected() -> None:
         "optim_wrapper: dict = dict(clip_grad=dict(max_norm=1))",
         "a = optim_wrapper = dict(clip_grad=dict(max_norm=1))",
         "optim_wrapper = a = dict(clip_grad=dict(max_norm=1))",
+        "m = 0.5\nn = 2\nm *= n\noptim_wrapper = dict(clip_grad=dict(max_norm=m))",
         "m = 1\nepochs = range(m)\noptim_wrapper = dict(clip_grad=dict(max_norm=m))\nepochs[0]",
         "import os\nlr: float\nlr = 0.1\noptim_wrapper = dict(optimizer=dict(lr=lr), clip_grad=dict(max_norm=1))\n"
         "hooks = [dict(lr=lr)]\nhooks.append(os.environ)",

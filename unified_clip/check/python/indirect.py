@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
+from ...config.formats.python_config.changes import ROOTS
 from ...config.formats.python_source import MAX_ALIASES, Source, shortened
 from ...config.formats.set_elsewhere import SetElsewhereError
 from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
@@ -98,6 +99,20 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
                 name = argument.value if isinstance(argument, ast.Constant) else None
                 if isinstance(name, str) and _is_clip(name.rpartition(".")[2]):
                     yield Setting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
+
+
+def _in_clip_table(source: Source, node: ast.AST) -> Iterator[Setting]:
+    """Yield a setting for code such as cfg.train.clip_grad.params.max_norm = value.
+
+    The format reads the changes in a configuration of mmengine.
+    """
+    match node:
+        case ast.Assign(
+            targets=[ast.Attribute(attr="max_norm") | ast.Subscript(slice=ast.Constant(value="max_norm")) as target]
+        ):
+            names = re.findall(r"\w+", ast.unparse(target))[:-1]
+            if any(map(_is_clip, names)) and names[0] not in ROOTS:
+                yield Setting(target, ast.unparse(target), why=BY_TEXT)
 
 
 def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
@@ -283,5 +298,5 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[Setting]], ...] = (
-    _set_by_text, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
+    _set_by_text, _in_clip_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
 )  # fmt: skip

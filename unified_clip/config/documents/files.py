@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from ..._json import plain
 from ...errors import ConfigError
 from . import json_text, toml_text, yaml_text
 from .document import Document
+from .keys import Duplicate
 from .unreadable import UnreadableError
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
@@ -39,7 +42,7 @@ def parse(text: str, kind: str, name: str) -> Document:
     """
     _check_kind(kind)
     try:
-        data, duplicates = PARSERS[kind](text)
+        data, duplicates = copy.deepcopy(_parsed(text, kind))
     except UnreadableError as error:
         line = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{name}{line}: {error}", "UC102") from None
@@ -47,6 +50,11 @@ def parse(text: str, kind: str, name: str) -> Document:
         problem = "its lists or tables are nested too deep to be read. Use fewer levels."
         raise ConfigError(f"{name}: {problem}", "UC102") from None
     return Document(name, text, kind, {} if data is None else data, duplicates=duplicates)
+
+
+@lru_cache(maxsize=64)  # several formats read the same base files
+def _parsed(text: str, kind: str) -> tuple[Any, tuple[Duplicate, ...]]:
+    return PARSERS[kind](text)
 
 
 def dump(data: Any, kind: str) -> str:

@@ -55,6 +55,11 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    assignments += [
+        ([node.target.id], node.value)
+        for node in body
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    ]
     assigned = {name for names, _ in assignments for name in names}
     mutable = {name for names, value in assignments if not isinstance(value, ast.Constant | None) for name in names}
     before = 0

@@ -60,6 +60,11 @@ class _Reader:
                 self._insert(statement, target, {key: value})
             case ast.Delete(targets=[ast.Attribute(value=target, attr=key)]):
                 self._delete(statement, _path(target), key)
+            case ast.AugAssign(target=ast.Name(id=name), op=operation, value=change):
+                value = self.value(ast.BinOp(ast.Name(name), operation, change), (name,))
+                if not isinstance(value, Unknown):
+                    self.set(name, value, statement.lineno)
+                    self.understood.add(statement)
 
     def _update(self, statement: ast.stmt, target: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
         entries = _entries(ast.Call(ast.Name("dict"), [], keywords))
@@ -116,8 +121,9 @@ class _Reader:
             return unknown
 
     def _of_name(self, name: Target) -> Any:
-        value = self._named(_path(name))
-        if isinstance(value, Unknown):
+        path = _path(name)
+        value = self._named(path)
+        if not path or isinstance(value, Unknown):
             raise UnknownValueError(name)
         return value
 

@@ -9,6 +9,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...set_elsewhere import SetElsewhereError
 
 SWITCH, KEY = ("runner_wrapper", "use_clip_grad"), ("runner_wrapper", "max_grad_norm")
 PIPELINE = "MFPipelineWithLossScaleCell"
@@ -43,9 +44,13 @@ class MindFormers(Format):
             f"no {SWITCH[1]}, with {PIPELINE}",
             "This wrapper clips by default, but all other wrappers do not. Set the key use_clip_grad.",
         ),
+        rejected_key("run_mode: predict, eval or export", "The file trains nothing."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
+        if (mode := document.get("run_mode")) in ("predict", "eval", "export"):
+            error = document.wrong(["run_mode"], f"with {mode!r}, MindFormers trains nothing.")
+            raise SetElsewhereError(str(error), "Import the file that trains the model.")
         switch = document.get(*SWITCH, default=False)
         if not isinstance(switch, bool):
             raise document.wrong(SWITCH, f"{switch!r:.60} is not a switch. Set True or False.")

@@ -26,6 +26,7 @@ class EasyR1(Format):
     inheritance = Hydra()
     own_keys = (("worker", "actor"),)
     clip_keys = (ACTOR, CRITIC)
+    option_keys = (ACTOR,)
     vocabulary = frozenset({"worker", "algorithm"})
     zero = "zeros"
     off = float("inf")

@@ -1,4 +1,4 @@
-"""The YAML format of GPT-NeoX, with the key `gradient_clipping`. DeepSpeed reads this key."""
+"""The YAML and JSON format of GPT-NeoX, with the key `gradient_clipping`. DeepSpeed reads this key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ NOT_PASSED = (
 
 class GPTNeoX(Format):
     name, title = "gpt_neox", "GPT-NeoX"
-    kinds = ("yaml",)
+    kinds = ("yaml", "json")
+    extends = "deepspeed"
     source = "gpt-neox: megatron/neox_arguments/arguments.py, megatron/neox_arguments/deepspeed_args.py"
     newest = "2.0"
     own_keys = paths("""

@@ -14,7 +14,7 @@ from ....schema import Settings
 from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, words
 
 COMMENT = re.compile(r"(^|\s)#.*")
-OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
+OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
 

@@ -52,6 +52,8 @@ class TorchTune(Format):
 
     def recognises(self, document: Document) -> bool:
         tables = document.data.values() if isinstance(document.data, dict) else ()
+        if not any(map(document.shows, ("optimizer", "training", KEY))):  # a file for evaluation or generation
+            return False
         components = [table.get("_component_") for table in tables if isinstance(table, dict)]
         return any(isinstance(name, str) and name.startswith("torchtune.") for name in components)
 
