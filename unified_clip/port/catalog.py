@@ -49,6 +49,9 @@ FRAMEWORKS = {
 }
 
 CLIP_NAME = re.compile(r"(?i)clip_?(by_)?(the_)?(grad|global_?norm)|grad(ient)?s?_?clip")
+THRESHOLD_NAME = re.compile(
+    rf"{CLIP_NAME.pattern}|max_?((grads?|gradients?|global|total|allowed)_?)*norm|clip(ping)?_?(norm|thresh)|norm_?clip"
+)
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
 """Names that match GRADIENT_NAME, but are not names of gradients."""
@@ -242,7 +245,7 @@ def clip_pattern() -> re.Pattern[bytes]:
     rest = sorted(name for name in names if not re.search("(?i)clip|clamp", name))
     packages = "|".join(sorted(FRAMEWORKS))
     in_file = rf"(?s:\A(?=.*\b(?:{packages})\b).*?getattr\(\s*\w[\w.]*\s*,\s*(?![\"'][^\"']*[\"']\s*[,)]))"
-    return re.compile("|".join(["[cC][lL][iI][pP]", "clamp", *rest, in_file]).encode())
+    return re.compile("|".join(["[cC][lL][iI][pP]", "clamp", "(?i:max_?[a-z_]*norm)", *rest, in_file]).encode())
 
 
 @functools.cache
@@ -253,7 +256,7 @@ def _owners() -> frozenset[tuple[str, str]]:
 
 
 def may_clip(identifiers: set[str]) -> bool:
-    if identifiers & _clues() or any(map(CLIP_NAME.search, identifiers)):
+    if identifiers & _clues() or any(map(THRESHOLD_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
         return True

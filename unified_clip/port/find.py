@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from . import catalog, possible_clips, trainer_arguments
+from . import catalog, clip_coefficients, possible_clips, trainer_arguments
 from .catalog import CLIP_NAME, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, clip_packages, last_names
 from .clip_call import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import SELF, Module
@@ -53,6 +53,8 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
         yield from _method(module, imports, node)
         yield from possible_clips.got_by_name(module, node)
         yield from trainer_arguments.in_call(module, imports, node)
+    elif isinstance(node, cst.BinaryOperation):
+        yield from clip_coefficients.computed(module, node)
     elif isinstance(node, cst.ClassDef):
         yield from trainer_arguments.derived(module, node)
     elif (entry := entry_of(module, node)) is not None:

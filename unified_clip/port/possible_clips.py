@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from .catalog import CLIP_NAME, ENGINE_METHODS, ENGINE_PACKAGES, ClipFunction, clip_function, clip_functions, last_names
+from .catalog import (
+    CLIP_NAME,
+    ENGINE_METHODS,
+    ENGINE_PACKAGES,
+    FRAMEWORKS,
+    ClipFunction,
+    clip_function,
+    clip_functions,
+    last_names,
+)
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
@@ -25,8 +34,13 @@ UNKNOWN_OWNER = (
     "This call has the name of a gradient clip, but the type of {} cannot be inferred. If the call clips, port it by "
     "hand."
 )
-UNKNOWN_PACKAGE = (
-    "This call has the name of a gradient clip, but {} is not a supported package. If the call clips, port it by hand."
+UNKNOWN_FUNCTION = (
+    "This call has the name of a gradient clip, but unified-clip port does not support {}. If the call clips, port it "
+    "by hand."
+)
+OF_WRAPPER = (
+    "{0} comes from {1}. If this is the function {2}, import {0} from the framework itself, and run unified-clip port "
+    "again. Otherwise, port the call by hand."
 )
 OF_ENGINE = (
     "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. If you "
@@ -52,6 +66,8 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
     call = next(iter(calls_of(module, node)), None)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, imports, node, call)
+    elif wrapped := list(_of_wrapper(module, node, names, call)):
+        yield from wrapped
     elif call is not None:
         if call.func is not node and isinstance(call.func, cst.Name) and CLIP_NAME.search(call.func.value):
             return  # the clip is yielded for the variable by which the code calls the function
@@ -59,8 +75,17 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
             is_known = not package or package.startswith(".") or package.partition(".")[0] == "unified_clip"
             looks_like_clip = CLIP_NAME.search(last) or CLIP_NAME.search(_last(node))
             if looks_like_clip and not is_known and not module.is_in_project(package):
-                yield FoundClip(node, f"{package}.{last}", why_not=UNKNOWN_PACKAGE.format(package))
+                yield FoundClip(node, f"{package}.{last}", why_not=UNKNOWN_FUNCTION.format(f"{package}.{last}"))
                 return
+
+
+def _of_wrapper(module: Module, node: Target, names: set[str], call: cst.Call | None) -> Iterator[FoundClip]:
+    """Yield a clip if another module provides a framework's usual name, as in `import lingvo.compat as tf`."""
+    code, package = module.code(node), min(names).rpartition(".")[0]
+    function, is_known = clip_function(code), package.partition(".")[0] in {*FRAMEWORKS, "numpy", "unified_clip"}
+    if function is not None and function.rule in ("norm", "global_norm") and not is_known:
+        why_not = OF_WRAPPER.format(code.partition(".")[0], package, function.name)
+        yield FoundClip(node, code, function, call, why_not)
 
 
 def _last(node: Target) -> str:

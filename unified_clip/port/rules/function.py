@@ -9,6 +9,7 @@ import libcst as cst
 
 from ..catalog import HOOK
 from ..clip_call import FoundClip
+from ..clip_coefficients import is_coefficient
 from ..file_rewrite import FileRewrite
 from ..possible_clips import calls_of, words_around
 from .paddle_class import ONLY_NAMED
@@ -18,6 +19,7 @@ LIKE_GRADIENT = "The name of the tensor suggests a gradient. If the tensor is a 
 MADE_OF_GRADIENT = (
     "The clipped expression contains a gradient. If the whole expression is a gradient, port this call by hand."
 )
+OF_COEFFICIENT = "The call clamps a clip coefficient. Port the line that computes the coefficient."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only documented arguments, by name."
 
@@ -70,6 +72,8 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     elif tensor is None:
         unknown = ", ".join(clip.arguments.unknown)
         file.flag(clip, UNKNOWN_ARGUMENTS.format(unknown)) if unknown else file.leave(clip, NO_GRADIENT)
+    elif is_coefficient(file.module, tensor):
+        file.leave(clip, OF_COEFFICIENT)
     elif file.gradients.is_gradient(tensor):
         flag_if_unsupported(file, clip)
     elif function.name != "paddle.clip" and file.gradients.has_gradient_name(tensor):

@@ -1,0 +1,65 @@
+"""Find arithmetic that computes a clip coefficient, such as `max_norm / (total_norm + 1e-6)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from .catalog import THRESHOLD_NAME
+from .clip_call import FoundClip
+from .source.module import Module
+from .source.syntax_tree import sorted_nodes
+
+NAME = "clip coefficient"
+
+BY_HAND = (
+    "This expression divides a threshold by a norm, as the coefficient of a clip does. If the quotient scales "
+    "gradients, port this code by hand: one call of unified_clip, such as clip_grad_norm_, computes the norm and "
+    "scales the gradients."
+)
+
+NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
+
+
+def computed(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
+    """Yield a clip for an operation that computes a clip coefficient, but not for operations inside of it."""
+    if _is_quotient(module, node):
+        around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.BinaryOperation)]
+        if not any(_is_quotient(module, outer) for outer in around):
+            yield FoundClip(node, NAME, why_not=BY_HAND)
+
+
+def is_coefficient(module: Module, node: cst.BaseExpression) -> bool:
+    """Return whether an expression is a clip coefficient, or a variable with a clip coefficient."""
+    values = [node, *(bound.value for bound in module.binding(node).bounds)]
+    return any(isinstance(value, cst.BinaryOperation) and _is_quotient(module, value) for value in values)
+
+
+def _is_quotient(module: Module, node: cst.BinaryOperation) -> bool:
+    """Return whether a node divides a threshold by a norm, or is a product such as gradient / norm * max_norm."""
+    if not isinstance(node.operator, cst.Divide | cst.Multiply):
+        return False
+    for threshold, other in ((node.left, node.right), (node.right, node.left)):
+        is_value = isinstance(threshold, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
+        name = _words(module, threshold)[-1] if is_value else ""
+        if THRESHOLD_NAME.search(name) and any(_has_norm(module, norm, name) for norm in _norms(node, other)):
+            return True
+    return False
+
+
+def _norms(node: cst.BinaryOperation, other: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the expressions that can be the norm: for a product, the divisors in the other factor."""
+    if isinstance(node.operator, cst.Divide):
+        return [other]
+    operations = [inner for inner in sorted_nodes(other) if isinstance(inner, cst.BinaryOperation)]
+    return [inner.right for inner in operations if isinstance(inner.operator, cst.Divide)]
+
+
+def _has_norm(module: Module, node: cst.BaseExpression, threshold: str) -> bool:
+    return any(word != threshold and NORM_NAME.search(word) for word in _words(module, node))
+
+
+def _words(module: Module, node: cst.BaseExpression) -> list[str]:
+    return re.findall(r"\w+", module.code(node)) or [""]
