@@ -178,6 +178,14 @@ def test_the_effect_of_epsilon_is_compared_at_each_step(compare_steps: CompareSt
     )
 
 
+def test_another_weight_decay_is_named_before_the_place_of_epsilon(compare_steps: CompareSteps) -> None:
+    decay = {"weight_decay": 0.1}
+    for new, settings in (("Adam", decay), ("AdamW", {"weight_decay": 0.2})):
+        old = ("keras.optimizers.AdamW", [1e-7] * 3)
+        comparison = compare_steps(old, (f"torch.optim.{new}", [1e-7] * 3), of_a=decay, **settings)
+        assert cause_kinds(comparison) == ["another optimizer", PLACE]
+
+
 def test_other_frameworks_get_the_number_to_set(compare_steps: CompareSteps) -> None:
     (cause,) = compare_steps(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
     assert cause.sentence.removesuffix(f". {CONDITION}").endswith(

@@ -56,6 +56,24 @@ def test_a_regularizer_in_the_loss_of_one_run_is_named(
     assert cause.sentence.endswith(f"In b.jsonl, {advice}" + ("" if is_old else "optimizer to 0.25"))
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_regularizer_that_is_twice_or_half_the_weight_decay_is_named(
+    tmp_path: Path, factor: float, is_old: bool
+) -> None:
+    regularized = run_lines(CHANGED, 2.0 + factor * DECAY / 2 * KERNELS, 0.0)
+    decayed = run_lines(PLAIN, 2.0, DECAY)
+    comparison = write_and_compare(tmp_path, *((regularized, decayed) if is_old else (decayed, regularized)))
+    (cause,) = next(iter(comparison.divergences.values()))
+    name, other_name = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    assert cause.kind == "weight decay before the clip"
+    assert cause.sentence.startswith(f"{name} adds {factor * DECAY} times the weight to the gradients of 'kernel' and")
+    assert cause.sentence.endswith(
+        f"optimizer to {0 if is_old else DECAY}. Here, the optimizer of {other_name} has a weight decay of {DECAY}. A "
+        "regularizer of l times the sum of the squares is like a weight decay of 2 l"
+    )
+
+
 @pytest.mark.parametrize(
     ("regularized", "decayed"),
     [
@@ -131,3 +149,16 @@ def test_a_gradient_that_differs_although_its_weight_is_0_shows_another_cause(tm
     regularized, decayed = run_lines((0.5, 0.6, 0.37), 0, 0.0, losses=[]), run_lines(SMALL, 0, DECAY, losses=[])
     comparison = write_and_compare(tmp_path, zero_bias(decayed), zero_bias(regularized))
     assert "weight decay before the clip" not in cause_kinds(comparison)
+
+
+@pytest.mark.parametrize(("factor", "is_named"), [(1.0, True), (2.0, False), (0.0, False)])
+def test_a_regularizer_that_the_other_run_lacks_is_named(tmp_path: Path, factor: float, is_named: bool) -> None:
+    """The losses give the factor. The norms allow 0.233 to 0.26."""
+    regularized = zero_bias(run_lines(ADDED, 2.0 + factor * DECAY / 2 * KERNELS, 0.0))
+    comparison = write_and_compare(tmp_path, regularized, zero_bias(run_lines(SMALL, 2.0, 0.0)))
+    assert ("weight decay before the clip" in cause_kinds(comparison)) is is_named
+    if is_named:
+        text = str(comparison.findings[0])
+        assert "a.jsonl adds 0.25 times the weight to the gradients of 'kernel' and 'out'" in text
+        assert text.endswith("In b.jsonl, add 0.125 times the sum of the squares of these weights to the loss.")
+        assert "acts after the clip" not in text

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause
 from ..divergence import DivergencePoint, numbers
@@ -15,6 +16,9 @@ from .before_clips import names_text
 EXACT, LOSS_ERROR = 1e-3, 1e-6
 """EXACT is the largest relative error of the regularizer. LOSS_ERROR is the largest relative error of the loss."""
 
+FACTOR_ERROR = 0.01
+"""The largest relative error of a weight decay that is measured in gradients."""
+
 CLOSE = 1.5
 """The largest allowed factor between the weight decay of an optimizer and the bounds that the norms of the gradients
 give."""
@@ -24,8 +28,8 @@ Norms = Mapping[str, tuple[float, float, float]]
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run has weight decay in its optimizer, and the other run adds the weight decay to its
-    gradients.
+    """Return a cause if one run adds weight decay to its gradients. The other run has weight decay in its optimizer, or
+    no weight decay.
 
     An L2 regularizer of c / 2 times the squared weights adds c times the weights to the gradients, like a weight decay
     of c.
@@ -40,14 +44,14 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
             next((step for step in each.optimizer_steps if step.step == pair.a.step), None) for each in (run, other)
         )
         decay = greatest_setting(step, "weight_decay") if step else 0.0
-        if own is None or step is None or not decay or greatest_setting(own, "weight_decay"):
+        if own is None or step is None or greatest_setting(own, "weight_decay"):
             continue
         gradients = {str(name): (a, b) if run is point.a else (b, a) for name, a, b in numbers(pair, "gradient")}
         norms = {name: (weight, *gradients.get(name, (math.nan, math.nan))) for name, weight in weights.items()}
-        shown = _by_losses(own, step, decay, pair, norms) or _by_norms(decay, norms)
-        if shown is not None:
-            decays = (0.0, decay) if run is point.a else (decay, 0.0)
-            return regularizer_cause((point.a.name, point.b.name), decays, run is point.a, decay, *shown)
+        decays = (0.0, decay) if run is point.a else (decay, 0.0)
+        if regularizer := _regularizer(own, step, decay, pair, norms):
+            added, shown = regularizer
+            return regularizer_cause((point.a.name, point.b.name), decays, run is point.a, added, *shown)
     return None
 
 
@@ -55,12 +59,28 @@ Shown = tuple[Sequence[str], Sequence[str], str]
 """(names of weights with weight decay, names of weights without a clear result, evidence as text)."""
 
 
+def _regularizer(
+    own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms
+) -> tuple[float, Shown] | None:
+    """Return (factor of the weights in the gradients of `own`, evidence), or None if there is no regularizer.
+
+    decay: The weight decay of the optimizer of `step`. A port might forget that the derivative of w**2 is 2 w, so
+        twice this number and half of it are tried, too. If `decay` is 0, the losses give the factor.
+    """
+    fitting: Iterator[tuple[float, Shown | None]]
+    if decay:
+        by_losses = ((each, _by_losses(own, step, each, pair, norms)) for each in (decay, 2 * decay, decay / 2))
+        fitting = itertools.chain(by_losses, [(decay, _by_norms(decay, norms))])
+    else:
+        fitting = ((each, _by_norms(each, norms)) for each in _from_losses(own, step, pair, norms))
+    return next(((factor, shown) for factor, shown in fitting if shown is not None), None)
+
+
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
-    if any(not each.losses or each.backward_calls not in (None, len(each.losses)) for each in (own, step)):
+    if not _have_losses(own, step):
         return None
     loss, least = math.fsum(own.losses), math.fsum(step.losses)
-    kernels = [name for name in norms if len(pair.a.parameters[name].shape) > 1]
-    for names in (list(norms), kernels, _differing(norms)):
+    for names in _regularized(pair, norms):
         squares = {name: decay / 2 * norms[name][0] ** 2 for name in names}
         added = math.fsum(squares.values())
         error = EXACT * added + LOSS_ERROR * abs(loss)
@@ -69,6 +89,27 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
             what = "loss is" if len(own.losses) == 1 else "losses are"
             return [name for name in names if name not in unknown], unknown, f"its {what} {added:.6g} larger"
     return None
+
+
+def _have_losses(*steps: OptimizerStep) -> bool:
+    """Return whether both steps have the loss of each backward pass."""
+    return all(each.losses and each.backward_calls in (None, len(each.losses)) for each in steps)
+
+
+def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
+    """Yield lists of weights that a regularizer might contain."""
+    yield list(norms)
+    yield [name for name in norms if len(pair.a.parameters[name].shape) > 1]
+    yield _differing(norms)
+
+
+def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
+    """Yield each weight decay that explains the larger loss of a run if no optimizer has weight decay."""
+    added = math.fsum(own.losses) - math.fsum(step.losses)
+    for names in _regularized(pair, norms):
+        squares = math.fsum(norms[name][0] ** 2 for name in names)
+        if _have_losses(own, step) and squares and added > EXACT * abs(math.fsum(step.losses)):
+            yield float(f"{2 * added / squares:.4g}")
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
@@ -129,11 +170,18 @@ def regularizer_cause(
         change += f", and use the same weight decay in the optimizer as in {old}"
     elif decays[0] != decays[1]:
         change += f", and set the weight decay of the optimizer to {decays[0]:.6g}"
+    known = [each is None or each > 0 for each in decays]
+    of_run, of_other = decays[not is_first], decays[is_first]
+    if of_other and not of_run and not math.isclose(of_other, decay, rel_tol=FACTOR_ERROR):
+        change += (
+            f". Here, the optimizer of {other} has a weight decay of {of_other:.6g}. A regularizer of l times "
+            "the sum of the squares is like a weight decay of 2 l"
+        )
     return Cause(
         "weight decay before the clip",
         f"{run} adds {decay:.6g} times the weight to the gradients of {names_text(names)} before the clip, as an L2 "
-        f"regularizer in the loss does ({evidence}). {other} does not. {open_question if unknown else ''}Weight "
-        f"decay of an optimizer acts after the clip. In {new}, {change}",
+        f"regularizer in the loss does ({evidence}). {other} does not. {open_question if unknown else ''}"
+        f"{'Weight decay of an optimizer acts after the clip. ' if any(known) else ''}In {new}, {change}",
     )
 
 

@@ -300,8 +300,6 @@ def _differing_settings(
 ) -> Iterator[StepDifference]:
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)
-    if is_moved and (effects := compare_places(left, right)):
-        yield _difference(left, "optimizer", *effects, "effective eps")
     for name in {**left.settings, **right.settings}:
         old, new = (_setting(step, name) for step in (left, right))
         tolerance, error = (tolerance_of(left, right), rounding) if name == "lr" else (EQUAL, TINY)
@@ -335,6 +333,9 @@ def _differing_settings(
         sentence = f"{left.run} uses the optimizer {left.optimizer}{clauses[0]}, and "
         sentence += f"{right.run} uses {right.optimizer}{clauses[1]}"
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
+    # The place of eps comes last, because its effect is often the smallest.
+    if is_moved and (effects := compare_places(left, right)):
+        yield _difference(left, "optimizer", *effects, "effective eps")
 
 
 def _setting(step: OptimizerStep, name: str) -> Setting | None:
