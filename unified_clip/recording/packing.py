@@ -132,6 +132,24 @@ def _joined(call: RecordedCall, parts: Sequence[Sequence[str]]) -> RecordedCall:
     return call.model_copy(update={"parameters": parameters})
 
 
+def separate(call: RecordedCall) -> Iterator[tuple[str, Parameter]]:
+    """Yield the name and the values of each parameter. A joined parameter is split into its parts."""
+    for name, parameter in call.parameters.items():
+        if isinstance(parameter, JoinedParameter):
+            yield from zip(name.split(JOINT), parameter.parts, strict=False)
+        else:
+            yield name, parameter
+
+
+def packed_names(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[str]:
+    """Return the names of parameters that contain several parameters of the other call."""
+    joined = [
+        (isinstance(a.parameters[name], JoinedParameter), isinstance(b.parameters[other], JoinedParameter), name, other)
+        for name, other in names.items()
+    ]
+    return [other if left else name for left, right, name, other in joined if left != right]
+
+
 def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
     parts = [call.parameters[name] for name in names]
     weights = [part.weight for part in parts if part.weight is not None]

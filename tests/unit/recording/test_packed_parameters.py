@@ -94,6 +94,34 @@ def test_other_gradients_beside_a_packed_parameter_are_named(compare_runs: Any) 
     )
 
 
+def by_position(gradients: Norms) -> Norms:
+    return {str(n): (shape if shape != [2, 4] else [8], norm) for n, (shape, norm) in enumerate(gradients.values())}
+
+
+OTHER_OUT: Norms = {**OUT, "out.weight": ([8, 8], 2.0)}
+
+
+def test_other_gradients_with_equal_weights_can_have_parts_in_another_order(compare_runs: Any) -> None:
+    three, fused = with_weights(clips(THREE | OUT, "global"), clips(FUSED | OTHER_OUT, "global"))
+    (second,) = _clip({"critic.weight": ([4, 2], 5.0)}, 1)
+    second["parameters"]["critic.weight"]["weight"] = 0.0
+    with_second = (
+        [each for line in run for each in (line, {**second, "step": line["step"]})] for run in (three, fused)
+    )
+    for runs in ((three, fused), with_second):
+        (cause,) = compare_runs(*runs).findings
+        assert cause.kind == "other data or loss"
+        assert cause.sentence.endswith("Also compare the order of the parts in 'qkv.weight' and 'qkv.b'")
+
+
+def test_parts_without_names_are_not_taken_for_another_call(compare_runs: Any) -> None:
+    three, fused = (clips(by_position(each), "global") for each in (THREE | OUT, FUSED | OTHER_OUT))
+    for line in fused:
+        for name in ("0", "1"):
+            line["parameters"][name]["weight"] = float(np.float32(math.sqrt(3)))
+    assert cause_kinds(compare_runs(three, fused)) == ["other data or loss"]
+
+
 def test_without_names_fewer_gradients_can_be_packed(compare_runs: Any) -> None:
     three, fused = (without_norms(clips(each | OUT, "each")) for each in (THREE, FUSED))
     comparison = compare_runs(three, fused)

@@ -9,6 +9,7 @@ from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
+from ..packing import packed_names, separate
 from ..pairing import CallPair, orders_of
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
@@ -224,6 +225,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         )
         return Cause("other gradients", f"{place}. The recording does not show why: {advice}")
     advice = f"compare data, forward pass and loss{gradient_hints.hint(point, pair)}"
+    if packed := packed_names(pair.a, pair.b, pair.names):
+        advice += f". Also compare the order of the parts in {names_text(packed)}"
     return Cause("other data or loss", f"{place}: {advice}")
 
 
@@ -262,7 +265,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
     if any(map(str.isdecimal, recorded)):
         return {}, "the other clip calls"
     known: dict[int, list[str]] = {}
-    rest = recorded - {*pair.a.parameters}
+    rest = recorded - {name for name, _ in separate(pair.a)}
     for index in range(point.index + 1, len(point.pairs)):
         both = point.pairs[index]
         weights = [(name, a, b) for name, a, b in numbers(both, "weight") if name in rest]
@@ -281,7 +284,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
     """Return whether the run clips parameters that `line` does not clip, such as a second network's."""
-    own = {(name, tuple(each.shape)) for name, each in line.parameters.items()}
+    own = {(name, tuple(each.shape)) for name, each in separate(line)}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)
 
