@@ -220,4 +220,4 @@ def test_the_adapter_of_the_page_is_compared(folder: Path, capsys: pytest.Captur
         printed = capsys.readouterr().out
         assert (NOTE in printed) == (not is_compared)
         assert ("Your functions that were not compared" in printed) == (not is_compared)
-        assert ("Your functions with each other, torch and tensorflow: " in printed) == is_compared
+        assert ("Your functions compared with each other, torch and tensorflow: " in printed) == is_compared

@@ -72,7 +72,7 @@ def test_a_case_with_another_exact_result_is_one_change() -> None:
     )
     judged = build.against(new, [found_change])
     assert judged.exit_code == 1
-    lost = "FAIL: 1 case on numpy, torch: 1 result that cannot be compared as in the baseline "
+    lost = "FAIL: 1 case on numpy, torch: 1 result that cannot be compared with the baseline "
     why = found_change.why.partition(". ")[0]
     assert judged.verdict == f"{lost}(the exact result, one: {why})."
     (problem,) = judged.problems
@@ -155,7 +155,7 @@ def test_a_new_or_missing_framework_or_case_is_one_change() -> None:
     judged = build.against(strict, baseline.changes(large, strict))
     assert judged.exit_code == 1
     assert (
-        "2 results that cannot be compared as in the baseline (jax: the result is in the baseline, but not in this run)"
+        "2 results that cannot be compared with the baseline (jax: the result is in the baseline, but not in this run)"
         in judged.verdict
     )
     assert "two" in page.render(judged), "the page has no section of a case that was not run"

@@ -59,8 +59,8 @@ def test_the_command_prints_changes_and_fails_for_worse_ones(
     printed = capfd.readouterr().out
     assert "the baseline excuses 1 failure: 1 wrong result of unified_clip, of 1." in printed
     assert "\nexcused by the baseline: numpy, host path, different: " in f"\n{printed}"
-    assert "The baseline excuses this failure, because the run of the baseline had it, too. The verdict of" in printed
-    assert "that run: FAIL: 1 case on numpy: 1 wrong result of unified_clip, of 1." in printed
+    assert "The baseline excuses this failure, because the baseline has it, too. The verdict of" in printed
+    assert "the baseline: FAIL: 1 case on numpy: 1 wrong result of unified_clip, of 1." in printed
     assert "excused by the baseline: norm off by" in junit_marks(tmp_path / "excused")["skipped"]
     assert run("strict", "--baseline", "bad/parity.json", "--strict", norm=off) == 1
     assert "excuse" not in capfd.readouterr().out

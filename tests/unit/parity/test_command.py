@@ -89,7 +89,7 @@ def test_a_run_without_a_report_removes_the_earlier_report(
 
 
 def test_equal_bits_are_reported_only_if_two_frameworks_were_compared() -> None:
-    sentence = "On the host path all frameworks gave the same bits."
+    sentence = "On the host path, all frameworks gave the same bits."
     alone = report_with_verdicts("equal", "missing", may_be_missing=["torch"])
     natives = report(one_case(NAME, torch=FrameworkResult(native=native("equal", 0.0, ""))))
     assert sentence in markdown.headline(report_with_verdicts("equal", "equal"))
@@ -107,7 +107,7 @@ def test_a_missing_framework_is_not_reported_to_agree() -> None:
         "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, without jax, as the suite allows."
     )
     assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in other_lines
-    assert "On the host path numpy, torch gave the same bits." in other_lines
+    assert "On the host path, numpy, torch gave the same bits." in other_lines
 
 
 def test_an_unlisted_difference_of_a_frameworks_function_fails_the_run() -> None:

@@ -347,7 +347,7 @@ def test_the_report_names_the_cause_of_all_cases(run: Callable[..., tuple[int, s
     status, printed = run(CLIP, "--case", "two: clip_by_global_norm(clip_norm=0.7)")
     assert status == 1
     assert (
-        printed.count("The cause fits the cases of --case. A run without --case finds a cause that fits all cases") == 1
+        printed.count("This cause explains the cases of --case. For a cause that explains all cases, run without") == 1
     )
 
 

@@ -60,16 +60,19 @@ def toml_with_tensor(text: str) -> str:
             cases_toml(NORM, "container = 'set'"),
             "container: it is 'set'. Give one of list, tuple, ",
         ),
-        (cases_toml(NORM, "listed = [1]"), "listed needs a call in place. Remove listed"),
+        (cases_toml(NORM, "listed = [1]"), "listed needs a function that clips in place. Remove the key listed"),
         (
             cases_toml(NORM_IN_PLACE, "expanded = true"),
-            "unified_clip rejects expanded memory in calls in place. Remove",
+            "unified_clip rejects expanded memory in functions that clip in place. Remove",
         ),
-        (cases_toml(NORM_IN_PLACE, "listed = [1]"), "listed = \\[1\\] lacks the index 0. Add it"),
-        (cases_toml(NORM_IN_PLACE, "listed = [0, 1]"), "listed has the index 1, but there are 1 gradients. Remove it"),
+        (cases_toml(NORM_IN_PLACE, "listed = [1]"), "listed = \\[1\\] lacks the index 0. Add this index"),
+        (
+            cases_toml(NORM_IN_PLACE, "listed = [0, 1]"),
+            "listed has the index 1, but there are 1 gradients. Remove this",
+        ),
         (
             cases_toml(NORM, "expanded = true"),
-            "expanded memory needs a call in place. Remove the key expanded$",
+            "expanded memory needs a function that clips in place. Remove the key expanded$",
         ),
         (
             cases_toml(NORM, "tensor_arguments = true").replace("[1.0]", "[1.0], dtype = 'float16'"),

@@ -268,18 +268,19 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
     assert lacking.verdict.endswith("1 difference of the frameworks' functions, all known, 1 entry has no `cause`.")
     (note,) = build.incomplete(lacking.known)
     assert note.startswith(
-        "1 entry has no `cause` in the list of known differences: it accepts any difference up to its size"
+        "1 entry has no `cause` in the list of known differences. Such an entry accepts any difference up to its `size`"
     )
     assert f'add the lines: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
     strict = build.strict(lacking)
     assert (lacking.exit_code, strict.exit_code) == (0, 1)
     assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."
     assert [each.detail for each in strict.problems] == [
-        'the entry has no `cause`, so it accepts any difference up to its size. Add the line cause = "16 bits", or run '
+        'the entry has no `cause`, so the entry accepts any difference up to its `size`. Add the line cause = "16 '
+        'bits", or run '
         "the command with --accept"
     ]
     (problem,) = build.strict(lacking, accepting=True).problems
-    assert problem.detail == "the entry has no `cause`, so it accepts any difference up to its size"
+    assert problem.detail == "the entry has no `cause`, so the entry accepts any difference up to its `size`"
     assert build.against(strict, baseline.changes(lacking, strict)).exit_code == 1
 
 

@@ -32,7 +32,7 @@ def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
         ("different", "different, by 20 %"): outcome_of(5.0, [0.3, 0.5], [0.1, 0.2]),
         ("known", "known, by 17 %"): outcome_of(6.0, [0.3, 0.4], [0.1, 0.2]),
         ("known", "known, only one of them has inf or NaN in the norm"): outcome_of(math.inf, [0.3, 0.4], [0.1, 0.2]),
-        ("known", "known, they return gradients of other shapes"): outcome_of(5.0, [0.3, 0.4, 0.1, 0.2]),
+        ("known", "known, they return gradients of different shapes"): outcome_of(5.0, [0.3, 0.4, 0.1, 0.2]),
         ("different", "different, only one of them raises an error"): outcome_of(5.0, raised=["KeyError"]),
         ("known", "known, the list of gradients is long, so each result was compared with the exact result"): None,
     }
@@ -53,7 +53,7 @@ def test_functions_that_return_the_same_numbers_in_other_shapes_differ() -> None
     )
     natives = {name: native(function="clip.py:f", verdict="known") for name in "ab"}
     (pair,) = own_pairs.compare(clip_case, natives, {"a": row, "b": column}, dict.fromkeys("ab", Framework()))
-    assert own_pairs.in_words(pair) == "known, they return gradients of other shapes"
+    assert own_pairs.in_words(pair) == "known, they return gradients of different shapes"
 
 
 def cases_with_own_results(*calls: tuple[str, str], pairs: Sequence[tuple[str, str]] = ()) -> list[CaseResult]:
@@ -86,7 +86,7 @@ def test_functions_without_a_common_name_are_named_with_what_to_write() -> None:
     same = {"torch": Framework(functions={"clip_by_global_norm": "t.py:f"}), "jax": jax}
     calls = [(name, "clip_by_global_norm") for name in same]
     (note,) = own_pairs.uncompared(cases_with_own_results(*calls), same)
-    assert note.endswith("(jax, clip_by_global_norm). Each case has the result of at most one of these functions.")
+    assert note.endswith("(jax, clip_by_global_norm). No case has the results of two of these functions.")
     assert own_pairs.uncompared(cases_with_own_results(*calls, pairs=[("torch", "jax")]), same) == []
     assert own_pairs.uncompared(cases_with_own_results(("torch", "clip_grad_norm_")), both) == []
     adapted = {"torch": Framework(functions={**torch.functions, "clip_by_global_norm": "t.py:adapter"}), "jax": jax}
@@ -115,13 +115,13 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     ]
     cases = [one_case(pair.verdict).model_copy(update={"own_pairs": [pair]}) for pair in pairs]
     run = report(*cases)
-    line = "Your functions with each other, jax and numpy: 1 different, 1 equal, 1 known."
+    line = "Your functions compared with each other, jax and numpy: 1 different, 1 equal, 1 known."
     assert line in markdown.headline(run)
-    assert "## Your functions with each other" in markdown.as_markdown(run)
+    assert "## Your functions compared with each other" in markdown.as_markdown(run)
     assert "| known | jax and numpy | known | 5.0e-01 | - |" in markdown.as_markdown(run)
     (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
-    assert "jax and numpy, your functions with each other: known, by 50 %" in "\n".join(terminal_case.lines(run))
+    assert "jax and numpy, your functions compared with each other: known, by 50 %" in "\n".join(terminal_case.lines(run))
 
 
 def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it() -> None:

@@ -51,13 +51,14 @@ WRONG_RESULTS = {
     "return grads": "clip.py:clip returned a list of 2",
     "raise SystemExit(3)": "clip.py:clip ended with SystemExit: 3. Return a result, or raise an error",
     "raise KeyboardInterrupt": "clip.py:clip ended with KeyboardInterrupt. Return a result, or raise an error",
-    "return grads, 1.0\nraise SystemExit(5)": "line 4: SystemExit: 5. Put the code of a program below: if __name__",
+    "return grads, 1.0\nraise SystemExit(5)": "line 4: SystemExit: 5. Put the code that ends the program below the "
+    "line if __name__",
     "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
     "pass": "returned None. Return",
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
     "return [Box() for g in grads], 1.0\nclass Box: pass": "returned clip.Box as a clipped gradient. Return",
     "return grads, 1.0\nassert not clip": "the file cannot be imported: line 4: AssertionError. Correct the file",
-    "return grads, None": "returned a tuple of 2 whose norm is None. .*Or, if it returns no norm, write "
+    "return grads, None": "returned a tuple of 2 whose norm is None. .*Or, if your function returns no norm, write "
     "clip_by_global_norm = .gradients. under .frameworks.numpy.returns.",
     "return grads, grads[0]": "returned numpy.ndarray with 2 elements as the norm. Return a norm with one element",
     "return grads, 1.0\nraise KeyError(3)": "the file cannot be imported: line 4: KeyError: 3. Correct the file",
@@ -79,7 +80,7 @@ WRONG_RESULTS_IN_PLACE = {
     "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument. This does not change "
     "the gradients of the caller. For each item, write gradient",
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
-    "clipped values into the gradients, as clip_grad_norm_ does. Or, if it returns no norm",
+    "clipped values into the gradients, as clip_grad_norm_ does. Or, if your function returns no norm",
 }
 """The body of a function that clips in place, and the error."""
 
@@ -95,7 +96,7 @@ def test_a_norm_that_is_not_returned_has_to_be_declared(tmp_path: Path) -> None:
     """A function that no longer returns its norm must not pass."""
     clip_case = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     error = call_function(tmp_path, "grads[0][...] = 0", clip_case)["unreadable"]
-    advice = 'Or, if it clips in place and returns nothing, write clip_grad_norm_ = "nothing" under '
+    advice = 'Or, if your function clips in place and returns nothing, write clip_grad_norm_ = "nothing" under '
     assert error == f"clip.py:clip returned None. Return the norm. {advice}[frameworks.numpy.returns]"
     assert call_function(tmp_path, "grads[0][...] = 0", clip_case, "nothing")["name"] == "clip.py:clip"
     error = call_function(tmp_path, "grads[0][...] = 0\n    return 1.0", clip_case, "nothing")["unreadable"]
@@ -108,8 +109,8 @@ def test_a_function_that_returns_none_is_moved_to_the_name_that_clips_in_place(t
     body = "grads[0][...] = 0"
     error = call_function(tmp_path, body)["unreadable"]
     assert error == (
-        "clip.py:clip returned None. Return (clipped gradients, norm). Or, if it clips in place, move it to the name "
-        "clip_grad_norm_ under [frameworks.numpy.functions], and write "
+        "clip.py:clip returned None. Return (clipped gradients, norm). Or, if your function clips in place, list it "
+        "under the name clip_grad_norm_ in [frameworks.numpy.functions], and write "
         'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]. The rule of clip_grad_norm_ adds 1e-6 to '
         "the norm"
     )
@@ -151,7 +152,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
             assert ("To compare the norm, too, write the adapter of docs/own" in error) == (clip_case is norm)
     for clip_case in (global_, norm, value):
         error = call_function(tmp_path, without_norm, clip_case)["unreadable"]
-        assert f'if it returns no norm, write {clip_case.call_name} = "gradients" under' in error
+        assert f'if your function returns no norm, write {clip_case.call_name} = "gradients" under' in error
         assert call_function(tmp_path, without_norm, clip_case, "gradients")["name"] == "clip.py:clip"
 
 

@@ -75,7 +75,7 @@ def test_functions_of_the_user_need_a_list_of_known_differences(tmp_path: Path) 
     text = file.read_text(encoding="utf-8")
     assert "known = 'known.toml'\n" in text
     file.write_text(text.replace("known = 'known.toml'\n", ""), encoding="utf-8")
-    with pytest.raises(SuiteError, match=r'the run passes whatever your functions return\. Add known = "known.toml"'):
+    with pytest.raises(SuiteError, match=r'no result of your functions fails the run\. Add known = "known.toml"'):
         suites.read(file)
 
 
@@ -365,7 +365,9 @@ def test_a_suite_without_a_list_of_known_differences_prints_results(
 ) -> None:
     where = write_suite(tmp_path, NAMES.replace("clip.py:clip'", "clip.py:off'"))
     (where / "known.toml").unlink()
-    note = "known.toml does not exist, so every difference fails. To list the differences, run unified-clip parity "
+    note = (
+        "known.toml does not exist, so every difference fails. To write them into this file, run unified-clip parity "
+    )
     note += f"--suite {where} --accept"
     assert cli.main(["parity", "--suite", str(where), "--case", GLOBAL]) == 1
     printed = capsys.readouterr().out

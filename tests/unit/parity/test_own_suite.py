@@ -220,7 +220,7 @@ def test_init_writes_the_chosen_frameworks_only(
     assert "run: unified-clip parity init --frameworks numpy,mlx gradients.npz" in capsys.readouterr().out
     assert list(suites.read(Path("parity")).frameworks) == ["numpy", "mlx"]
     text = Path("parity/suite.toml").read_text(encoding="utf-8")
-    assert "# mlx is not installed here. Install it, or name an interpreter" in text
+    assert "# mlx is not installed here. Install it, or set python to an interpreter" in text
     assert cli.main(["parity", "init", "--frameworks", "pytorch", "--suite", "other"]) == 2
     assert "unified_clip has no framework 'pytorch'. Choose from jax, mlx, numpy" in capsys.readouterr().err
     assert not Path("other").exists()

@@ -53,7 +53,7 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
         if a is None or b is None:
             continue
         if [each and each.array.shape for each in a] != [each and each.array.shape for each in b]:
-            return "they return gradients of other shapes", None
+            return "they return gradients of different shapes", None
         distance = difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
         if not distance.is_finite:
             return f"only one of them has inf or NaN in the {name}", None
@@ -95,7 +95,7 @@ def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework])
     shared = {each.name for each in without if any(each.name == other.name and _differ(each, other) for other in own)}
     notes = []
     if listed := ", ".join(str(each) for each in without if each.name in shared):
-        notes.append(f"{NOT_COMPARED}: {listed}. Each case has the result of at most one of these functions.")
+        notes.append(f"{NOT_COMPARED}: {listed}. No case has the results of two of these functions.")
     if others := [each for each in without if each.name not in shared]:
         notes.append(f"{NOT_COMPARED}: {', '.join(map(str, others))}. {_remedy(others, own)}")
     return notes

@@ -37,18 +37,19 @@ NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
-    "that equals the exact norm before rounding",
+    "that equals the unrounded exact norm",
     "no norm": "the same gradients, but the function returned no norm",
-    "close": "an error that the contract allows. For a framework's function: a rounding error",
+    "close": "a rounding error that docs/contract.md allows. For a framework's function: a rounding error",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference that is in the suite's list of known differences",
-    "different": "an unexpected difference. For a framework's function: the list of known differences lacks the "
-    "difference, or contains another size",
+    "different": "an unexpected difference. For a framework's function: the list of known differences does not "
+    "have the difference, or has another size for the difference",
     "crashed": "the framework's process ended without a result",
     "timed out": "the framework's process gave no result in time",
     "out of memory": "the framework's process had too little memory",
     "unreadable": "the result of the framework's process cannot be read",
-    "not run": "the case did not run, because its function, or several other functions, had failed before",
+    "not run": "the case did not run, because its function failed in an earlier case, or several functions failed in a "
+    "row",
     "missing": "the framework, or the package with its own functions, cannot be imported",
 }
 

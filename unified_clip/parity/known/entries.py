@@ -237,7 +237,7 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
         first = unbounded[0]
         raise schema.SuiteError(
             f"{path}: {len(unbounded)} of {len(known)} entries have size = inf, which would accept any number. The "
-            f"first is the entry of {first.function!r} with the reason {first.reason!r}. Run the command with --accept "
+            f"first entry is for {first.function!r}, with the reason {first.reason!r}. Run the command with --accept "
             "once. It replaces inf by the sizes of this run, and keeps titles and reasons",
             "UC303",
         )

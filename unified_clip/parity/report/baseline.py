@@ -92,7 +92,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     if not set(cases) & {case.name for case in report.cases}:
         raise error("has none of the cases of this run. Pass an earlier report of this suite")
     if not set(frameworks) & set(report.frameworks):
-        raise error(f"has no results of {', '.join(frameworks)}. Pass a report of a run with one of them")
+        raise error(f"has no results of {', '.join(frameworks)}. Pass a report of a run on {' or '.join(frameworks)}")
     return report
 
 
@@ -148,10 +148,10 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
         return []
     which = "this failure" if count == 1 else f"these {count} failures"
     return [
-        f"The baseline excuses {which}, because the run of the baseline had {'it' if count == 1 else 'them'}, too. The "
-        f"verdict of that run: {old.verdict} To get a baseline that excuses nothing, correct the failures, or list the "
-        "failures by --accept. Then use the report of the next run that passes. With --strict, a baseline excuses no "
-        "failure."
+        f"The baseline excuses {which}, because the baseline has {'it' if count == 1 else 'them'}, too. The "
+        f"verdict of the baseline: {old.verdict} To get a baseline that excuses nothing, correct the failures, or "
+        "accept the failures with --accept. Then use the report of the next run that passes. With --strict, a baseline "
+        "excuses no failure."
     ]
 
 
@@ -258,8 +258,8 @@ def _lost(old: _Entry, new: _Entry) -> str:
     if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:
         return (
             f"{OTHER_BITS}, and a second call returned the same bits. So the function has changed. If the new result "
-            "is right, write a new baseline. Without --strict, you can change the reason in the list of known "
-            f"differences instead. {ADVICE}"
+            "is right, write a new baseline. Without --strict, you can instead accept the new bits: change "
+            f"`reason` in the list of known differences. {ADVICE}"
         )
     if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"

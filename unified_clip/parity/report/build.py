@@ -49,7 +49,7 @@ def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
     accepting: Whether the run has the option `--accept`, which adds missing causes.
     """
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
-    no_cause = f"{NO_CAUSE}, so it accepts any difference up to its size{remedy}"
+    no_cause = f"{NO_CAUSE}, so the entry accepts any difference up to its `size`{remedy}"
 
     def problem(entry: KnownDifferenceResult) -> str:
         lacks_reason = f"{NO_REASON}. {WRITE_REASON}" if _lacks_reason(entry) and not accepting else ""
@@ -90,8 +90,8 @@ def _without_cause(entries: Sequence[KnownDifferenceResult]) -> list[str]:
     lines = [f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})" for entry in entries]
     more = f"; and {len(lines) - SHOWN_ENTRIES} more, in parity.json" if len(lines) > SHOWN_ENTRIES else ""
     return [
-        f"{_entries_without_cause(len(entries))} in the list of known differences: {'each' if lines[1:] else 'it'} "
-        "accepts any difference up to its size. Run the command with --accept, or add the lines: "
+        f"{_entries_without_cause(len(entries))} in the list of known differences. Such an entry "
+        "accepts any difference up to its `size`. Run the command with --accept, or add the lines: "
         f"{'; '.join(lines[:SHOWN_ENTRIES])}{more}. With --strict, such an entry fails the run."
     ]
 
@@ -268,7 +268,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
-        yield f"{counted(without_reason, 'known difference')} without a reason for an unknown cause"
+        yield f"{counted(without_reason, 'known difference')} with an unknown cause, but without a reason"
     changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
     if changed:
         first = _place(report, changed[0])
@@ -278,7 +278,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{counted(len(bits), 'result')} with other bits than in the baseline ({_place(report, bits[0])})"
     if losses := [each for each in losses if each not in bits]:
         first, why = _place(report, losses[0]), losses[0].why.partition(". ")[0]
-        yield f"{counted(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
+        yield f"{counted(len(losses), 'result')} that cannot be compared with the baseline ({first}: {why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if report.always_raising:

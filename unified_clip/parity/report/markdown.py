@@ -19,15 +19,14 @@ MAX_BYTES = 1_000_000
 
 LEGEND = (
     "unified_clip against exact arithmetic. `equal`: the same bits. Any other verdict comes with the largest distance "
-    "in units in the last place (ULP). If a distance has no verdict, the verdict is `close`: the contract allows the "
-    "distance. If modes have different verdicts, the verdict of the first mode comes first. `-`: nothing ran."
+    "in units in the last place (ULP). A distance without a verdict means `close`: docs/contract.md allows the "
+    "distance. If modes have different verdicts, the verdicts are in the order of the modes. `-`: nothing ran."
 )
 NATIVE_LEGEND = (
     "{whose}: the verdict. If it is not `equal`, two numbers follow. The first is the relative distance of the norm "
-    "from the exact norm before rounding. The second is the largest difference of an element, relative to the largest "
+    "from the unrounded exact norm. The second is the largest difference of an element, relative to the largest "
     "exact element of its gradient. `close`: within rounding. `no norm`: the gradients are equal, and the function "
-    "returned no norm. `-`: "
-    "the framework has no such function, or the function returns no such number."
+    "returned no norm. `-`: the framework has no such function, or the function returns no norm or no gradients."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
 OWN_PAIRS = "Cases in which your functions for two frameworks differ by more than rounding. Sizes are relative."
@@ -53,7 +52,7 @@ def headline(report: ParityReport) -> list[str]:
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
     if report.exit_code == 0 and not differ and len(on_host) > 1:
         which = "all frameworks" if len(on_host) == len(report.frameworks) else ", ".join(on_host)
-        lines.append(f"On the host path {which} gave the same bits.")
+        lines.append(f"On the host path, {which} gave the same bits.")
     if report.baseline is not None:
         lines.append(change_rows.headline(report.baseline))
     return [*lines, *report.notes]
@@ -96,7 +95,7 @@ def own_pairs_lines(report: ParityReport) -> list[str]:
         for pair in case.own_pairs:
             counts.setdefault(f"{pair.left} and {pair.right}", Counter())[pair.verdict] += 1
     return [
-        f"Your functions with each other, {names}: "
+        f"Your functions compared with each other, {names}: "
         f"{', '.join(f'{count} {verdict}' for verdict, count in sorted(verdicts.items()))}."
         for names, verdicts in counts.items()
     ]
@@ -179,7 +178,11 @@ def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
     sections = [
         ("Since the baseline", [], _markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
         ("Problems", [], problems),
-        ("Your functions with each other", [OWN_PAIRS], _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report))),
+        (
+            "Your functions compared with each other",
+            [OWN_PAIRS],
+            _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report)),
+        ),
         ("Known differences", [legend(KNOWN_LEGEND, report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),

@@ -11,7 +11,7 @@ from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared_functions
 
-ALONE = "The cause fits the cases of --case. A run without --case finds a cause that fits all cases of the function."
+ALONE = "This cause explains the cases of --case. For a cause that explains all cases, run without --case."
 
 
 def command(suite: str, case: str, framework: str) -> str:
@@ -40,7 +40,7 @@ def lines(report: ParityReport) -> Iterator[str]:
                 if results.native.is_users and results.native.kind in SIZED:
                     yield f"    {ALONE}"
         for pair in case.own_pairs:
-            yield f"  {pair.left} and {pair.right}, your functions with each other: {own_pairs.in_words(pair)}"
+            yield f"  {pair.left} and {pair.right}, your functions compared with each other: {own_pairs.in_words(pair)}"
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:

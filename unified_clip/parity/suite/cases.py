@@ -294,20 +294,21 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     excess = bool(form.need_clip) and not takes_need_clip
     yield (
         excess,
-        "need_clip needs a class or append_gradient_clip_ops. For a call in place, need_clip needs frameworks = "
-        "['torch', 'paddle']. Remove need_clip, or change the call or frameworks",
+        "need_clip needs a class, append_gradient_clip_ops, or a function that clips in place with frameworks = "
+        "['torch', 'paddle']. Remove need_clip, or change the function or frameworks",
     )
     listed = set(form.listed)
-    yield bool(listed) and not call.in_place, "listed needs a call in place. Remove listed"
+    yield bool(listed) and not call.in_place, "listed needs a function that clips in place. Remove the key listed"
     absent, unknown = set(range(count)) - listed, listed - set(range(count))
-    yield bool(listed and absent), f"listed = {form.listed} lacks the index {min(absent, default=0)}. Add it"
-    yield bool(unknown), f"listed has the index {max(unknown, default=0)}, but there are {count} gradients. Remove it"
+    yield bool(listed and absent), f"listed = {form.listed} lacks the index {min(absent, default=0)}. Add this index"
+    problem = f"listed has the index {max(unknown, default=0)}, but there are {count} gradients"
+    yield bool(unknown), f"{problem}. Remove this index"
     by_gradients = form.gradients_for_parameters and call.style != "in place"
     yield by_gradients, "gradients_for_parameters needs a function that clips in place. Remove it"
     for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
-        problem, expect = f"{key} memory needs a call in place", ""
+        problem, expect = f"{key} memory needs a function that clips in place", ""
         if call.in_place:
-            problem, expect = f"unified_clip rejects {key} memory in calls in place", f", {OR_EXPECT}"
+            problem, expect = f"unified_clip rejects {key} memory in functions that clip in place", f", {OR_EXPECT}"
         yield shared and not case.options.raises, f"{problem}. Remove the key {key}{expect}"
     others = ", ".join(sorted(dtypes - {"float32"}))
     yield (

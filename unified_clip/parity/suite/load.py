@@ -107,8 +107,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     replaced = [name for name, framework in frameworks.items() if framework.functions]
     if replaced and not data.known:
         raise SuiteError(
-            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, the run passes whatever "
-            f"your functions return. {known_list_advice(file)}"
+            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, no result of your "
+            f"functions fails the run. {known_list_advice(file)}"
         )
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
@@ -125,7 +125,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     notes = []
     if known_file and not known_file.exists() and not accepting:
         command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
-        notes = [f"{known_file} does not exist, so every difference fails. To list the differences, run {command}"]
+        notes = [f"{known_file} does not exist, so every difference fails. To write them into this file, run {command}"]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
     return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)

@@ -47,7 +47,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
             raise SuiteError(f"{place}: {no_such('function', public_name, REPLACEABLE)}")
         if public_name not in REPLACEABLE:
             raise SuiteError(
-                f"{place}: your function cannot replace a class, a hook or an adaptive rule. Name one of "
+                f"{place}: your function cannot replace a class, a hook or an adaptive rule. Use another key: "
                 f"{', '.join(REPLACEABLE)}. See docs/own-functions.md#limits for other comparisons"
             )
         if NATIVE not in framework.modes:

@@ -247,8 +247,8 @@ def _framework(name: str, *, is_chosen: bool) -> str:
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     python = f'# python = "../{name}/bin/python"\n'
+    why = f"# {name} is not installed here"
+    remedy = f"set python to an interpreter that has {name} and unified_clip[cli]"
     if is_chosen:
-        why = f"{name} is not installed here. Install it, or name an interpreter that has {name} and unified_clip[cli]"
-        return f"# {why}.\n[frameworks.{name}]\n{python}"
-    why = f"{name} is not installed here. To add it, name an interpreter that has {name} and unified_clip[cli]"
-    return f"# {why}:\n# [frameworks.{name}]\n{python}"
+        return f"{why}. Install it, or {remedy}.\n[frameworks.{name}]\n{python}"
+    return f"{why}. To add it, uncomment these lines, and {remedy}:\n# [frameworks.{name}]\n{python}"

@@ -101,7 +101,11 @@ class UserFunction(NamedTuple):
             return None
         if returned is None:
             setting = f'{self._public_name} = "nothing" under {self._table}'
-            advice = f"Or, if it clips in place and returns nothing, write {setting}" if style == "in place" else ""
+            advice = (
+                f"Or, if your function clips in place and returns nothing, write {setting}"
+                if style == "in place"
+                else ""
+            )
             raise self._wrong(returned, FORMS[style], "", advice)
         return self._norm(returned, invocation)
 
@@ -133,14 +137,15 @@ class UserFunction(NamedTuple):
         )
 
     def _or_gradients(self) -> str:
-        return f'Or, if it returns no norm, write {self._public_name} = "gradients" under {self._table}'
+        return f'Or, if your function returns no norm, write {self._public_name} = "gradients" under {self._table}'
 
     def _or_in_place(self) -> str:
         table = self._table.replace("returns", "functions")
-        move = f"move it to the name clip_grad_norm_ under {table}"
+        move = f"list it under the name clip_grad_norm_ in {table}"
         setting = f'clip_grad_norm_ = "nothing" under {self._table}'
         return (
-            f"Or, if it clips in place, {move}, and write {setting}. The rule of clip_grad_norm_ adds 1e-6 to the norm"
+            f"Or, if your function clips in place, {move}, and write {setting}. The rule of clip_grad_norm_ adds 1e-6 "
+            "to the norm"
         )
 
     @property
