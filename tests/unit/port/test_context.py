@@ -178,7 +178,7 @@ def test_the_meaning_of_clipnorm_depends_on_the_version_of_keras(
     assert (site.meaning.config.rule if site.meaning is not None else None) == rule
     assert bool(site.suggestion) == (rule is not None)
     if rule in ("global_norm", None):
-        assert "Standalone Keras clips by the global norm up to 2.3.1" in site.reason
+        assert "Standalone Keras up to 2.3.1 clips by the global norm" in site.reason
         assert "print(keras.__version__)" in site.reason
         assert 'ClipConfig(rule="norm", threshold=1.0, family="tensorflow").attach_to(optimizer)' in site.reason
 

@@ -17,8 +17,8 @@ def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
     ("line", "reason"),
     [
         ("optimizer.minimize(f, variables)", "may make a step with this optimizer, too."),
-        ("register(optimizer.apply_gradients)", "applies gradients by this optimizer outside of its training steps"),
-        ("optimizer.apply(mean(x), y)", "applies gradients by this optimizer outside of its training steps"),
+        ("register(optimizer.apply_gradients)", "This optimizer also applies gradients outside of the training steps"),
+        ("optimizer.apply(mean(x), y)", "This optimizer also applies gradients outside of the training steps"),
         ("optimizer = other", "The file assigns several values to optimizer."),
     ],
 )

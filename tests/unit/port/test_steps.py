@@ -303,8 +303,8 @@ def test_the_reason_about_two_creations_names_a_common_variable(old: str, new: s
     source = MADE_TWICE.replace(old, new, 1)
     sites = ported(source)[1]
     assert sites[0].reason.startswith(
-        f"The calls that create optimizer pass different code for {name}=. Before each of these calls, write a line "
-        f"{variable} = ..., and pass {name}={variable}. Otherwise, port this clip by hand."
+        f"The calls that create optimizer pass different expressions for {name}=. Before each of these calls, assign "
+        f"the value in a line {variable} = ..., and pass {name}={variable}. Otherwise, port this clip by hand."
     )
     assert [site.verdict for site in sites] == ["flagged", "flagged"]
     for code in (new, old):

@@ -126,7 +126,7 @@ def test_drop_in_lines_for_a_clip_of_updates_have_a_comment(source: str, is_late
     (site,) = ported(f"import optax\ntx = optax.chain({source})\n", "drop-in")[1]
     comment = (
         "# other transformations run before this clip, so it clips their results: "
-        "to clip gradients, move this clip first"
+        "to clip gradients, put this clip first"
     )
     assert site.suggestion[:-2] == [comment] * is_late
 

@@ -15,10 +15,10 @@ from .function import flag_if_unsupported
 from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
-    "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4, also in Keras 3. "
-    "Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, replace clipnorm= by "
-    'ClipConfig(rule="norm", threshold={}, family="tensorflow").attach_to(optimizer). Up to 2.3.1, pass '
-    'rule="global_norm", family="paddle".'
+    "Standalone Keras up to 2.3.1 clips by the global norm. From 2.4 on, including Keras 3, Keras clips each tensor by "
+    "its own norm. Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, replace "
+    'clipnorm= by ClipConfig(rule="norm", threshold={}, family="tensorflow").attach_to(optimizer). Up to 2.3.1, write '
+    'rule="global_norm" and family="paddle" instead: Paddle has the same formula.'
 )
 
 OFF_IN_KERAS = (
@@ -27,9 +27,9 @@ OFF_IN_KERAS = (
 )
 
 SEVERAL_LIMITS = (
-    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects them. TensorFlow 2.11 to 2.15 "
-    "ignores clipvalue beside a norm: remove clipvalue. Older versions and optimizers.legacy apply both: clip "
-    "twice by hand, in the order that docs/porting/keras.md gives for your version."
+    "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects such calls. TensorFlow 2.11 "
+    "to 2.15 ignores clipvalue if the call also passes a norm: remove clipvalue. Older versions and optimizers.legacy "
+    "apply both: clip twice by hand, in the order that docs/porting/keras.md gives for your version."
 )
 
 
@@ -79,13 +79,13 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
         )
     elif clip.name == "need_clip":
         reason = (
-            "PyTorch's parameters have no need_clip, but unified_clip reads this attribute. Keep the line, and check "
-            "that it names a parameter of the PyTorch model."
+            "Keep this line: unified_clip reads need_clip from PyTorch's parameters, too. Check that the line names a "
+            "parameter of the PyTorch model."
         )
     else:
         reason = (
-            "PyTorch's parameters have no need_clip, but unified_clip reads this attribute. Remove this argument, and "
-            "set the attribute on the parameters. For bias_attr=, write layer.bias.need_clip = False."
+            "Remove this argument, and set the attribute need_clip of the parameters, which unified_clip reads. In "
+            "place of bias_attr=, write layer.bias.need_clip = False."
         )
     file.flag(clip, reason)
 

@@ -77,8 +77,8 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
         raise UnsureError(
             f"Line {reads[0]} may keep the gradients from before the clip. PyTorch's function changes them in place. "
-            "If the line may read clipped gradients, move it after the clip. Otherwise, run unified-clip port without "
-            "--native."
+            "If this line can also read clipped gradients, move it after the clip. Otherwise, run unified-clip port "
+            "without --native."
         )
     line = call_lines(module, function.rule, step.variables, limit)
     return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"

@@ -33,7 +33,7 @@ SEVERAL_LISTS = (
     "The optimizer updates other variables in another step, but PyTorch's optimizer updates all its parameters. Port "
     "both steps by hand, with an optimizer for each list of variables."
 )
-OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
+OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """The rewrite is possible although a file reads one of these attributes of an optimizer."""
 

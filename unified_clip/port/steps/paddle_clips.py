@@ -25,7 +25,7 @@ NOT_ASSIGNED = (
 SELECTING_ARGUMENTS = {
     "need_clip": "selects the parameters to clip. Clip only these by hand, before each optimizer.step().",
     "group_name": "is used in static programs only. Remove it.",
-    "auto_skip_clip": "leaves out a multiplication by 1, and the clip of gradients whose norm is NaN. Remove it.",
+    "auto_skip_clip": "skips clips that change nothing, and clips by a norm that is NaN. Remove it.",
 }
 """For each argument that PyTorch's functions do not have: the end of a message about the argument."""
 

@@ -17,8 +17,8 @@ from .parameter_groups import may_have_groups
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
 SOMETHING_ELSE = (
-    "In line {2}, the value of {0} might not be {1}. If the value is {1}, write the call of its class in this line. "
-    "Otherwise, assign the value to another name."
+    "In line {2}, the value of {0} might not be {1}. If the value is {1}, write the call of Paddle's class in this "
+    "line. Otherwise, assign the value to another name."
 )
 UNKNOWN_VALUE = (
     "Not every value of {0} is known: for example, one comes from an argument, a loop or a tuple. If the file creates "
@@ -109,8 +109,8 @@ class PaddleOptimizers:
         for name, variable, values in (("grad_clip", "clip", clips), ("parameters", "params", lists)):
             if len(set(map(self._module.code, values))) > 1:
                 raise UnsureError(
-                    f"The calls that create {binding.text} pass different code for {name}=. Before each of these "
-                    f"calls, write a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
+                    f"The calls that create {binding.text} pass different expressions for {name}=. Before each of "
+                    f"these calls, assign the value in a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
                 )
         methods = [self._module.parents[read] for read in binding.reads]
         adds_group = any(isinstance(method, cst.Attribute) and method.attr.value in ADDS_GROUP for method in methods)

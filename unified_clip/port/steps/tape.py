@@ -134,8 +134,8 @@ class TapeSteps:
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
                 "It is unclear whether the step applies all gradients, each to its own variable. If it does, write "
-                f"apply_gradients(zip(gradients, {variables})), and keep all items of the list of gradients "
-                "unchanged. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
+                f"apply_gradients(zip(gradients, {variables})), and do not change, add, remove or reorder gradients "
+                "before this line. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
                 "parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
@@ -149,10 +149,10 @@ class TapeSteps:
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError(
-                "Each replica clips its own gradients, before the gradients are added up. An exception is tf.keras 2: "
-                "clipnorm= and similar arguments clip the sum. In PyTorch, DistributedDataParallel averages gradients "
-                "in backward(), before the clip. To clip as in TensorFlow, run the forward pass and backward() in "
-                "`with model.no_sync():`, clip, then call torch.distributed.all_reduce(parameter.grad) for each "
+                "Each replica clips its own gradients, and TensorFlow then adds the clipped gradients up. In tf.keras "
+                "2, clipnorm= and similar arguments clip the sum instead. In PyTorch, DistributedDataParallel averages "
+                "gradients in backward(), before the clip. To clip before the sum, run the forward pass and backward() "
+                "in `with model.no_sync():`, clip, then call torch.distributed.all_reduce(parameter.grad) for each "
                 "parameter. To clip the sum, clip after the all_reduce."
             )
         if any(name.startswith("horovod.") for name in used):
@@ -195,8 +195,8 @@ class TapeSteps:
         if arguments.unknown:
             raise UnsureError(
                 "gradient() has arguments besides the loss and the variables, or starred arguments. Write starred "
-                "arguments out. With any other argument, write this step in PyTorch by hand. output_gradients= "
-                "becomes gradient= of backward()."
+                "arguments out. If an argument besides the loss and the variables remains, write this step in PyTorch "
+                "by hand. output_gradients= becomes gradient= of backward()."
             )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
@@ -209,7 +209,8 @@ class TapeSteps:
             accepted = "zip(gradients, variables)" if method_of(apply) == "apply_gradients" else "gradients, variables"
             raise UnsureError(
                 f"{method_of(apply)}() is ported only as {method_of(apply)}({accepted}). Pass the gradients and the "
-                "variables in this form, and remove name=. With any other argument, write the step in PyTorch by hand."
+                "variables in this form, and remove name=. If another argument remains, write the step in PyTorch by "
+                "hand."
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
