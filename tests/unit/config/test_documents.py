@@ -134,3 +134,8 @@ def test_an_ordered_dict_is_a_table_if_its_entries_are_pairs() -> None:
     assert documents.parse(f"{tag}\n- - - b\n    - 1\n  - - a\n    - [2]\n", "yaml", "a.yml").data == {"b": 1, "a": [2]}
     for entries in ("- - [1, 2]\n", "- - [a]\n", "- []\n- []\n", "- 1\n"):
         assert isinstance(documents.parse(f"{tag}\n{entries}", "yaml", "a.yml").data, Unknown)
+
+
+def test_documents_with_the_same_text_do_not_share_their_tables() -> None:
+    documents.parse("a:\n  b: 1\n", "yaml", "first.yaml").data["a"]["b"] = 2
+    assert documents.parse("a:\n  b: 1\n", "yaml", "second.yaml").data == {"a": {"b": 1}}
