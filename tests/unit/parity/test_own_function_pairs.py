@@ -121,7 +121,8 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     assert "| known | jax and numpy | known | 5.0e-01 | - |" in markdown.as_markdown(run)
     (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
-    assert "jax and numpy, your functions compared with each other: known, by 50 %" in "\n".join(terminal_case.lines(run))
+    text = "\n".join(terminal_case.lines(run))
+    assert "jax and numpy, your functions compared with each other: known, by 50 %" in text
 
 
 def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it() -> None:
