@@ -57,9 +57,10 @@ class _ElsewhereCounted:
             if id(parameter) not in present:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not a parameter "
-                    "of this call, so two ranks would own the parameter. If fully_shard replaced the parameter, create "
-                    "the list after fully_shard. Or pass a function: also_elsewhere=lambda parameter: parameter is "
-                    "model.head.weight. If this call does not clip the parameter, remove it from the list"
+                    "of this call, so the entry has no effect, and two ranks would own the parameter. If fully_shard "
+                    "replaced the parameter, create the list after fully_shard. Or pass a function: "
+                    "also_elsewhere=lambda parameter: parameter is model.head.weight. If this call does not clip the "
+                    "parameter, remove it from the list"
                 )
 
 
@@ -178,7 +179,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         along = [at for at, places in enumerate(self._coordinates(ranks)) if places.min() < places.max()]
         if len(ranks) < math.prod(self._shape[at] for at in along):
             raise ValueError(
-                f"A parameter is on the ranks {ranks.tolist()}, which are only some ranks along "
+                f"A parameter is on the ranks {ranks.tolist()}, but not on all ranks along "
                 f"{' and '.join(self._names[at] for at in along)}. Cannot infer the parameters of the other "
                 "ranks. Give the mesh a dimension with exactly these ranks"
             )
@@ -263,10 +264,10 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
     specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):
         raise ValueError(
-            "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD and "
-            "ownership=fsdp1_ownership(model, tensor_rank), where tensor_rank is the number of this rank in its "
-            "tensor-parallel group. With HYBRID_SHARD, do not pass WORLD, but the group of the ranks that together "
-            "have one copy of the model"
+            "The model has tensor-parallel parameters. Pass ownership=fsdp1_ownership(model, tensor_rank), where "
+            "tensor_rank is the number of this rank in its tensor-parallel group. Also pass process_group: with "
+            "HYBRID_SHARD, the group of the ranks that together have one copy of the model, and otherwise "
+            "torch.distributed.group.WORLD"
         )
     is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
     if handle._use_orig_params:

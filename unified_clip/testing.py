@@ -249,7 +249,9 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
         what = f"The framework {unknown[0]!r} is unknown" if unknown else "frameworks is empty"
         raise ValueError(f"{what}. Pass names among {', '.join(known)}")
     if missing not in ("fail", "skip"):
-        raise ValueError(f"missing (clip_missing in pytest's configuration) is {missing!r}. Pass 'fail' or 'skip'")
+        raise ValueError(
+            f"The argument missing (clip_missing in pytest's configuration) is {missing!r}. Pass 'fail' or 'skip'"
+        )
 
 
 def _name(rule: str | Callable[..., Any]) -> str:

@@ -45,7 +45,7 @@ def test_a_handle_has_the_values_of_the_epoch_before_while_fit_runs() -> None:
 
     def load(batch: int, logs: Any) -> None:
         state = handle.state_dict()
-        with pytest.raises(RuntimeError, match=r"First call model\.jax_state_sync"):
+        with pytest.raises(RuntimeError, match=r"Before load_state_dict\(\), call model\.jax_state_sync"):
             handle.load_state_dict(state)
 
     def values() -> Any:

@@ -10,8 +10,8 @@ from ..recording.clip_event import as_mapping
 from .selection import names_in
 
 NO_HASH = (
-    "A {name} has no hash, because it remembers its last clip. To compile it, pass a function: jax.jit(lambda "
-    "gradients: clip(gradients)). For the key of a dict, use clip.dumps()."
+    "A {name} has no hash, because it stores its last clip. To compile the clip, pass a function to jax.jit: "
+    "jax.jit(lambda gradients: clip(gradients)). As the key of a dict, use clip.dumps()."
 )
 
 

@@ -349,9 +349,9 @@ class _DeferredNumbers:
     def values(self) -> _Numbers:
         if self._in_graph:
             raise RuntimeError(
-                "this clip was part of a compiled graph, so its numbers are unknown here. Clip outside the graph, or "
-                "return the result of clip_, the norm, from the graph. Or clip by attach_to(optimizer) on Keras, or by "
-                "as_optax(optimizer). Both keep the numbers."
+                "this clip was part of a compiled graph, so its norms and coefficients are unknown here. Clip outside "
+                "the graph, or let the graph return the norm, which is the result of clip_. Or clip by "
+                "attach_to(optimizer) on Keras, or by as_optax(optimizer), which keep the numbers."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)

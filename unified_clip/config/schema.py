@@ -64,10 +64,9 @@ class Clipping(ConfigModel):
     )
     adaptive: Adaptive | None = Field(
         default=None,
-        description="a table with a rule that computes the threshold. The rule agc reads the parameters. All other "
-        'adaptive rules use earlier norms. The rules adagc and agc need rule = "norm", and all other adaptive rules '
-        'need rule = "global_norm". If adaptive is set, the key threshold is optional, and limits the computed '
-        "threshold",
+        description="a table with a rule that computes the threshold: agc from the parameters, and all other adaptive "
+        'rules from earlier norms. The rules adagc and agc need rule = "norm", and all other adaptive rules need rule '
+        '= "global_norm". You can also set the key threshold, as the upper limit of the computed threshold',
     )
 
     @field_validator("threshold")
@@ -96,8 +95,8 @@ class Clipping(ConfigModel):
         rule = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
         if self.adaptive is not None and self.rule != rule:
             raise ValueError(
-                f"adaptive has the rule {self.adaptive.rule!r}, which needs rule = {rule!r}. Set rule to {rule!r}, or "
-                "remove adaptive."
+                f"adaptive contains rule = {self.adaptive.rule!r}, which needs the clip rule {rule!r}. Set rule to "
+                f"{rule!r}, or remove adaptive."
             )
         if rule == "norm" and self.norm_type not in (None, 2.0):
             own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
@@ -173,8 +172,8 @@ class Settings(Clipping):
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
         default="family",
-        description='the action when the total norm is NaN or infinite: "family" applies the rule of the family, '
-        '"raise" raises an error, "skip" skips the step, and "zero" sets all gradients to 0',
+        description='the action when the total norm is NaN or infinite: "family" does what the framework of the key '
+        'family does, "raise" raises an error, "skip" skips the step, and "zero" sets all gradients to 0',
     )
     include: Patterns = Field(
         default=["*"],

@@ -98,11 +98,11 @@ class ParameterSelection:
         is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
         if self._names is not None and is_alone:
             return (
-                "is a gradient alone, and `names` has names of parameters. Pass gradients as a dict or (name, "
-                "gradient) tuples."
+                "is a gradient without its parameter, but `names` has names of parameters. Pass gradients as a dict or "
+                "(name, gradient) tuples."
             )
         if self._names is not None:
-            return "is not a parameter in `names`. Pass `names` with every parameter, such as the model."
+            return "is not a parameter in `names`. As `names`, pass all parameters with their names, or the model."
         if not is_alone:
             return "has no name. Clip by clip.clipper(model), or pass model.named_parameters() to clip_."
         return (
@@ -141,9 +141,9 @@ class ParameterSelection:
         for index, (group, (matches, _)) in enumerate(zip(self._groups, self._parts, strict=False)):
             if index not in filled and any(map(matches, names)):
                 validation.warn(
-                    f"The group {group!r} of the configuration has no parameters: its patterns match only names that "
-                    "are excluded or belong to earlier groups. Correct the patterns, or move the group before these "
-                    "groups, unless the group is for another model or optimizer."
+                    f"The group {group!r} of the configuration has no parameters: each name that its patterns match is "
+                    "excluded, or belongs to an earlier group. Correct the patterns, or move the group before the "
+                    "earlier group. If the group is for another model or optimizer, change nothing."
                 )
         self._checked = True
 

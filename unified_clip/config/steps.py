@@ -86,7 +86,8 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     step: The argument of the call. None stands for `counted`, the step of the clipper's own counter.
     """
     entry.break_graph(
-        "a clip configuration counts its clip calls. Clip outside the graph, or by a function of unified_clip.torch"
+        "a clip configuration counts its calls, which a compiled graph cannot do. Clip outside the graph, or by a "
+        "function of unified_clip.torch"
     )
     if step is None:
         return Step(counted, True)

@@ -182,7 +182,10 @@ class Attached(AbstractContextManager[Any, None]):
             RuntimeError: `fit` on JAX is running, and would overwrite the states at the end of the epoch.
         """
         if any(variable._value is None for variable in self._adaptive):
-            raise RuntimeError("On JAX, `fit` has the state until the epoch ends. First call model.jax_state_sync().")
+            raise RuntimeError(
+                "On JAX, `fit` overwrites the state at the end of the epoch. Before load_state_dict(), call "
+                "model.jax_state_sync()."
+            )
         self._clipper.load_state_dict(state)
         counts = [variable.shape[0] - 1 for variable in self._adaptive]
         for variable, first in zip(self._adaptive, self._clipper.first_states(self._backend, counts), strict=True):

@@ -68,15 +68,15 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if is_next_group and self._settings.is_adaptive:
             raise RuntimeError(
                 "an adaptive threshold needs an optimizer with a single group of parameters, because Paddle clips each "
-                "group by its own norm. Pass one list of parameters. If there is one group, but some parameters have "
-                "gradients in some steps only, set `step` of this clip before each step."
+                "group by its own norm. Pass one list of parameters. If you have one group, and some parameters have "
+                "no gradients in some steps, set `step` of this clip to the number of the step before each step."
             )
         if is_next_group and self._settings.nonfinite in IN_GRAPHS:
             raise RuntimeError(
                 f"nonfinite = {self._settings.nonfinite!r} needs an optimizer with a single group of parameters, "
-                "because Paddle has already updated another group. Pass one list of parameters, or use 'zero' or "
-                "'family'. If there is one group, but some parameters have gradients in some steps only, set `step` of "
-                "this clip before each step."
+                "because Paddle updates each group before it clips the next group. Pass one list of parameters, or use "
+                "'zero' or 'family'. If you have one group, and some parameters have no gradients in some steps, set "
+                "`step` of this clip to the number of the step before each step."
             )
         self._clipped = self._clipped | names if is_next_group else names
         return self._clip(param_grads, self.step - 1 if is_next_group else self.step)

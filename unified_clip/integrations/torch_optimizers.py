@@ -43,8 +43,8 @@ HAS_STATE = (
 )
 
 NO_STEP = (
-    "The checkpoint has no step of the threshold's schedule, so the handle keeps its step. Set `step` of the handle "
-    "that attach_to() returned."
+    "The checkpoint has no step of the threshold's schedule, so the step of the handle did not change. Set `step` of "
+    "the handle that attach_to() returned, to the step of the checkpoint."
 )
 
 NOT_ADAPTIVE = (

@@ -365,7 +365,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         (
             "unheard_of",
             r"grads\.py: A module .* is missing: No module named 'unheard_of'. Correct .* for .*, or add framework = "
-            r'"NAME" below the key function, and set python under \[frameworks\.NAME\]',
+            r'"NAME" below the key `function`, and set python under \[frameworks\.NAME\]',
         ),
         (
             "leaves",

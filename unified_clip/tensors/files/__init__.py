@@ -135,7 +135,7 @@ def call(
         raise UnreadableError(f"{spec!r}: there is no file {path}. Correct the path")
     try:
         if framework is None:
-            setting = f', or add framework = "NAME" below the key function, and {SETTING.format("NAME")}'
+            setting = f', or add framework = "NAME" below the key `function`, and {SETTING.format("NAME")}'
         else:
             setting = f", or {SETTING.format(framework)}"
         gradients = _convert("function", f"{path}:{name}", scratch, python, setting)

@@ -69,7 +69,8 @@ class Optax(PythonFormat):
         rejected_key("clip_by_block_rms", "Clips each tensor by its root mean square."),
         FormatKey(
             "adaptive_grad_clip(clipping, eps)",
-            "Clips each unit of a gradient by the norm of its parameters. The argument axis is not supported.",
+            "Clips the gradient of each unit, such as a neuron, by the norm of the unit's parameters. The argument "
+            "axis is not supported.",
         ),
         rejected_key("per_example_global_norm_clip", "Clips each example's gradient, for differential privacy."),
         rejected_key("per_example_layer_norm_clip", "Clips each example's gradient, for differential privacy."),

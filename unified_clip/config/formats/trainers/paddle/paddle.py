@@ -35,10 +35,10 @@ MODULES = {
 """Maps the beginning of a class name to the module of the class."""
 
 KEYWORDS = {
-    "need_clip": "excludes parameters that this file does not name. Remove it in a copy of the file, import the copy, "
-    "and name these parameters in `exclude`.",
-    "gradient_clip": "sets the clip of one parameter, which this file does not name. Remove it in a copy of the file, "
-    "import the copy, and add a group for this parameter to `groups`.",
+    "need_clip": "excludes parameters that this file does not name. Copy the file, remove need_clip from the copy, and "
+    "import the copy. Then name the parameters in `exclude`.",
+    "gradient_clip": "sets the clip of one parameter, which this file does not name. Copy the file, remove "
+    "gradient_clip from the copy, and import the copy. Then add a group for the parameter to `groups`.",
 }
 """Maps a keyword argument to the reason why it is rejected."""
 

@@ -30,7 +30,7 @@ class PaddleOCR(Format):
             f"Optimizer.{GLOBAL}",
             "Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
             "absent",
-            "all except the first 2.x",
+            "2.x, except the first releases",
         ),
         rejected_key("clip_norm and clip_norm_global", "PaddleOCR reads only clip_norm."),
     )

@@ -30,7 +30,7 @@ AMP = Version("1.4.2")
 """From this version on, models with an encoder call `clip_grad_norm_`. This function follows PyTorch's rule."""
 
 
-OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."
+OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, which does not add 1e-6 to the norm."
 INSTEAD = (
     "Set the key that your recipe reads. Recipes for kws, ERNIE-SAT and WaveRNN read grad_clip. Recipes for GANs read "
     "generator_grad_norm and discriminator_grad_norm. All other t2s recipes read optimizer.max_grad_norm."
@@ -170,7 +170,7 @@ class PaddleSpeech(Format):
         if len(set(thresholds)) > 1:
             raise document.wrong(places[1], f"this value differs from {places[0][0]}: {SEVERAL_OPTIMIZERS}")
         notes = (
-            ["Each optimizer clips by itself. Attach the configuration to both optimizers."]
+            ["Each optimizer clips only its own gradients. Attach the configuration to both optimizers."]
             if thresholds[0] is not None
             else []
         )

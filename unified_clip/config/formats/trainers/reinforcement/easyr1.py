@@ -44,7 +44,8 @@ class EasyR1(Format):
         notes = default_note(document, ACTOR, "EasyR1 clips at 1.0")
         actor = self.read_threshold(document, ACTOR, 1.0, null="error")
         if document.get("algorithm", "adv_estimator") == "gae":  # other estimators have no critic
-            notes += [] if document.has(*CRITIC) else [f"By default, EasyR1 clips the critic at 1.0, by {CRITIC[-1]}."]
+            if not document.has(*CRITIC):
+                notes.append(f"The file does not set {'.'.join(CRITIC)}. By default, EasyR1 clips the critic at 1.0.")
             if self.read_threshold(document, CRITIC, 1.0, null="error") != actor:
                 raise document.wrong(CRITIC, f"the critic's threshold differs from the actor's: {SEVERAL_OPTIMIZERS}")
         return Imported(self.settings("global_norm", actor), notes, self.not_finite)

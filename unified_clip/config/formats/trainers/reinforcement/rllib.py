@@ -66,7 +66,7 @@ class RLlib(Format):
         ),
         imported_key(
             f"{KEY}, {MODE}",
-            "The keys of EXPERIMENT.config, at the top level of a file that Ray saves with a run.",
+            "The same keys at the top level, in a file that Ray saves with a run.",
             "unknown",
         ),
         rejected_key(

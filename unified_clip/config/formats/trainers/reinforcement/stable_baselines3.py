@@ -42,7 +42,7 @@ class StableBaselines3(Format):
             "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
             "0.5 for A2C and PPO, 10 for DQN",
         ),
-        imported_key(KEY, "The key of a single environment, in a file that the zoo saves with a run."),
+        imported_key(KEY, "The same key at the top level, in a file that RL Zoo saves with a run."),
         rejected_key(f"ENVIRONMENT.{KEY}: null", "Training fails, except with QR-DQN."),
         rejected_key(
             f"ENVIRONMENT.{KEY} of several values",
@@ -111,7 +111,7 @@ class StableBaselines3(Format):
             names = ", ".join(DEFAULTS)
             raise ConfigError(
                 f"{document.name}: an environment does not set {KEY}, and the default depends on the algorithm. Set "
-                f"{KEY}. Or name the file by its algorithm, as RL Zoo does. Algorithms with a default are {names}."
+                f"{KEY}, or name the file after the algorithm, as RL Zoo does. Algorithms with a default are {names}."
             )
         return DEFAULTS[algorithm]
 

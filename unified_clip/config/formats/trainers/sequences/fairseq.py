@@ -44,7 +44,7 @@ class Fairseq(OwnFormat):
         common checkpoint task dataset criterion optimization optimizer lr_scheduler model distributed_training
         arch lr max-tokens update-freq max-update save-dir adam-betas
     """)
-    needs_version = "without clip_norm, fairseq clips at 25 up to 0.10, and clips nothing since 0.12"
+    needs_version = "without clip_norm, fairseq up to 0.10 clips at 25, and fairseq from 0.12 on clips nothing"
     keys = (
         FormatKey(
             "optimization.clip_norm",

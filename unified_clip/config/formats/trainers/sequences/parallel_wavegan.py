@@ -54,7 +54,7 @@ class ParallelWaveGAN(Format):
         notes = (
             []
             if generator is None
-            else ["Each optimizer clips by itself. Attach the configuration to both optimizers."]
+            else ["Each optimizer clips only its own gradients. Attach the configuration to both optimizers."]
         )
         return Imported(self.settings("global_norm", generator), notes)
 

@@ -24,8 +24,8 @@ NO_ZERO = Version("2.11")
 """The first version in which a threshold of 0 switches clipping off. In earlier versions, 0 sets all gradients to 0."""
 
 NORM_AND_VALUE = (
-    "Keras 2.11 to 2.15 then ignores clipvalue, and Keras 3 rejects clipvalue. For these versions, remove clipvalue. "
-    "Older versions clip by both keys. unified_clip does not support this, so clip twice by hand."
+    "With both keys, Keras 2.11 to 2.15 ignores clipvalue, and Keras 3 rejects clipvalue. For these versions, remove "
+    "clipvalue. Older versions clip by both keys. unified_clip does not support this, so clip twice by hand."
 )
 
 Era = Literal["standalone", "tf.keras", "keras 3"]
@@ -42,9 +42,9 @@ class Keras(Format):
     rules = tuple(KEYS)
     family = "tensorflow"
     needs_version = (
-        "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In tf.keras and Keras 3 "
-        "it is per tensor. Before 2.11, 0 makes gradients 0. Since then it clips nothing. For tf.keras of TensorFlow "
-        "2.0 to 2.3, pass keras@2.4"
+        "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In tf.keras and Keras "
+        "3, clipnorm is per tensor. Before 2.11, 0 makes gradients 0. From 2.11 on, 0 clips nothing. For tf.keras of "
+        "TensorFlow 2.0 to 2.3, the version is keras@2.4"
     )
     keys = (
         FormatKey(
@@ -125,7 +125,7 @@ class Keras(Format):
         if name != "clipnorm" or threshold is None:
             return Imported(self.settings("value" if name == "clipvalue" else "global_norm", threshold))
         if era == "standalone":
-            note = "clipnorm of this Keras clips by the total norm. Since 2.4 it clips per tensor."
+            note = "In Keras before 2.4, clipnorm clips by the total norm. From 2.4 on, clipnorm clips per tensor."
             return Imported(self.settings("global_norm", threshold, family="paddle"), [note])
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 

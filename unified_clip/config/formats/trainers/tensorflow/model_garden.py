@@ -77,7 +77,11 @@ class ModelGarden(Format):
         table: list[Key] = [*ROOT, name]
         used = [key for key in RULES if document.get(*table, key) is not None]
         if len(used) > 1:
-            remedy = NORM_AND_VALUE if "clipvalue" in used[1:] and len(used) == 2 else "Keras rejects both. Remove one."
+            remedy = (
+                NORM_AND_VALUE
+                if "clipvalue" in used[1:] and len(used) == 2
+                else "Keras rejects two of these keys. Remove one."
+            )
             raise document.wrong([*table, used[1]], f"{used[0]} is set, too. {remedy}")
         if name == LEGACY[0] and not used:
             return self._legacy(document, table)

@@ -51,16 +51,17 @@ class Composer(Format):
         FormatKey(f"algorithms.{ALGORITHM}.{KIND}: norm", "Clips the global norm by PyTorch's rule."),
         FormatKey(
             f"algorithms.{ALGORITHM}.{KIND}: value",
-            "Clips each element. With fsdp_config, the import writes a clip by the global norm of norm type inf.",
+            "Clips each element. With fsdp_config, the import writes rule global_norm with norm_type inf.",
         ),
         FormatKey(
             f"algorithms.{ALGORITHM}.{THRESHOLD}",
             "Sets the threshold. 0 makes all gradients 0. null makes training fail.",
         ),
         FormatKey(
-            f"algorithms.{ALGORITHM}.{KIND}: adaptive", "Clips each unit of a gradient by the norm of its parameters."
+            f"algorithms.{ALGORITHM}.{KIND}: adaptive",
+            "Clips the gradient of each unit, such as a neuron, by the norm of the unit's parameters.",
         ),
-        imported_key("parameters", "A table with the keys above, in a file that starts a run."),
+        imported_key("parameters", "A table with the same keys, in a file that configures a run."),
     )
 
     def recognises(self, document: Document) -> bool:

@@ -18,8 +18,8 @@ ARGUMENT = ("optimizer", "params", "max_grad_norm")
 DEFAULT = 1.0
 
 NOT_PASSED = (
-    "GPT-NeoX does not pass its own default, 1.0, to DeepSpeed. DeepSpeed's default applies instead. By that default, "
-    "DeeperSpeed and DeepSpeed before 0.19.3 clip nothing."
+    "GPT-NeoX does not pass its own default, 1.0, to DeepSpeed. DeepSpeed's default applies instead. By default, "
+    "DeeperSpeed clips nothing, and DeepSpeed clips nothing before 0.19.3."
 )
 
 
@@ -47,8 +47,7 @@ class GPTNeoX(Format):
         FormatKey("gradient_clipping", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
         imported_key(
             "gradient_clipping: 1.0",
-            "GPT-NeoX does not pass 1.0 to DeepSpeed, so DeepSpeed's default applies. By that default, DeepSpeed "
-            "clips nothing.",
+            "GPT-NeoX does not pass 1.0, its own default, to DeepSpeed. By default, DeepSpeed clips nothing.",
             versions="2.0",
         ),
         FormatKey(

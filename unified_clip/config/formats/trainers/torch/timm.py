@@ -43,8 +43,8 @@ class Timm(Format):
         FormatKey("clip_mode: value", "Clips each element."),
         imported_key(
             "clip_mode: agc",
-            "Clips each unit of a gradient by the norm of its parameters. The last two parameters of the model "
-            "are not clipped.",
+            "Clips the gradient of each unit, such as a neuron, by the norm of the unit's parameters. The last two "
+            "parameters of the model are not clipped.",
         ),
         imported_key(
             "opt: lamb",

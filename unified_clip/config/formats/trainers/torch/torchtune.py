@@ -43,7 +43,7 @@ class TorchTune(Format):
         ),
         rejected_key(
             f"{KEY} with optimizer_in_bwd",
-            "torchtune rejects this combination, because all gradients are never in memory at the same time.",
+            "torchtune rejects this combination, because it never has all gradients in memory at the same time.",
         ),
     )
 
