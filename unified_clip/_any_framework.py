@@ -49,9 +49,9 @@ def clip_grad_norm_(
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If the placements do not show the owner rank, pass one of these values. 'replicated' means that
-            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
+            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
+            a parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
             pattern of names, and each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
@@ -139,10 +139,10 @@ def get_total_norm(
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If the placements do not show the owner rank, pass one of these values. 'replicated' means that
-            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a gradient,
-            and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value
-            is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
+            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
+            a gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
+            each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -227,10 +227,10 @@ def clip_by_global_norm(
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If the placements do not show the owner rank, pass one of these values. 'replicated' means that
-            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a gradient,
-            and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value
-            is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
+            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
+            a gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
+            each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -350,10 +350,10 @@ def global_norm(
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If the placements do not show the owner rank, pass one of these values. 'replicated' means that
-            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a gradient,
-            and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value
-            is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
+            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
+            a gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
+            each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -527,9 +527,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. If the placements do not show the owner rank, pass one of these values. 'replicated' means that
-            every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets a
-            parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
+            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
+            a parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
             pattern of names, and each value is 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of

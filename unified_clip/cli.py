@@ -111,7 +111,7 @@ class OutputError(CodedError, code="UC205"):
 
 
 def _flush() -> None:
-    """Flush standard output now, because Python cannot report a failure at its exit."""
+    """Flush standard output now, because a write error at the exit of Python cannot raise OutputError."""
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()

@@ -48,11 +48,11 @@ def clip_grad_norm_(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
-            copy. 'distinct' means that no two ranks have the same element. A function gets a parameter, and returns
-            whether this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each
-            value is 'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
+            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
+            this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each value is
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -137,11 +137,11 @@ def get_total_norm(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
-            copy. 'distinct' means that no two ranks have the same element. A function gets a gradient, and returns
-            whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value is
-            'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
+            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
+            this rank owns the gradient. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -226,11 +226,11 @@ def clip_by_global_norm(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
-            copy. 'distinct' means that no two ranks have the same element. A function gets a gradient, and returns
-            whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value is
-            'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
+            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
+            this rank owns the gradient. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -346,11 +346,11 @@ def global_norm(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
-            copy. 'distinct' means that no two ranks have the same element. A function gets a gradient, and returns
-            whether this rank owns the gradient. In a dict, each key is a pattern of names, and each value is
-            'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
+            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
+            this rank owns the gradient. In a dict, each key is a pattern of names, and each value is 'replicated',
+            'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -520,11 +520,11 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
-            copy. 'distinct' means that no two ranks have the same element. A function gets a parameter, and returns
-            whether this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each
-            value is 'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
+            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
+            this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each value is
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.

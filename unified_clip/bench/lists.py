@@ -1,6 +1,6 @@
 """Define the lists of gradients to clip: the shapes of real models, and small lists.
 
-This module does not import NumPy, because the help of the command contains the names of the lists.
+The command's help imports this module. To keep the help fast, this module does not import NumPy.
 """
 
 from __future__ import annotations

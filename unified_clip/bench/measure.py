@@ -102,9 +102,9 @@ def limits(
 
     Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 
-    views: Views of the memory. Read-only views are copied before the measurement.
+    views: Views of the gradients' memory. Read-only views are copied before the measurement.
     prepare: A function that runs before each repeat.
-    seconds: The duration of the first measurement. The second measurement has the same duration.
+    seconds: The duration of each of the two measurements.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 

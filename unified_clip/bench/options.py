@@ -1,6 +1,6 @@
 """The options of a benchmark and their defaults: frameworks, lists of gradients, dtypes, threads and seconds.
 
-This module does not import NumPy, because the help of the command contains the defaults.
+The command's help imports this module. To keep the help fast, this module does not import NumPy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Measurement:
     """The keys that describe the measurement in bench.json."""
 
     is_growth: bool = False
-    """Whether the measurement shows how the time grows."""
+    """Whether the measurement shows how the time grows with the number of elements or tensors."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Use this function only for wrong results that have the correct shapes and dtypes."""
+    """Return a cause that is visible in the tensors, or None. The results must have the correct shapes and dtypes."""
     last = bounds if call.by == "value" else by_value
     checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -141,7 +141,7 @@ def _log2(norm: float, p: float) -> float:
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
     """Return the cause of a wrong norm of 0 or inf.
 
-    The kind of the cause is "coefficient" if the gradients contradict the norm.
+    If the gradients are not clipped by this norm, the kind of the cause is "coefficient".
     """
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]

@@ -46,7 +46,7 @@ SETTINGS = (
 """Kinds of causes that have an effect with every dtype of the gradients."""
 
 ROUNDING = ("float32", "")
-"""The effect of these causes depends on the order of a sum."""
+"""Kinds of causes whose effect depends on the order of a sum. The kind '' stands for rounding."""
 
 
 INTEGERS: Mapping[str, Callable[[float], int]] = {
@@ -194,10 +194,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
-    """Return a call that disproves a hypothesis.
+    """Return a call that disproves a hypothesis, or None.
 
-    One call with a correct result is enough. Calls with wrong results must have at least as many lists of gradients as
-    the calls in `explained`.
+    One contradicting call with a correct result is enough. Otherwise, the contradicting calls must have at least as
+    many lists of gradients as the calls in `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -245,10 +245,9 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses for the call `target` about the gradients that `source` leaves out of the norm.
+    """Return hypotheses that `target` leaves the same gradients out of the norm as `source`.
 
-    Gradients of the two calls correspond if their index, name and shape agree, or if their positions from the end
-    agree.
+    Gradients are the same if their index, name and shape agree, or if their positions, counted from the end, agree.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]

@@ -91,7 +91,7 @@ class Hypothesis(NamedTuple):
 
     sentence: str = ""
     norms: Sequence[float] = ()
-    """The norm for the coefficient of each gradient. If the sequence is empty, the norms are correct."""
+    """The norm from which each gradient's coefficient is computed. An empty sequence stands for the correct norms."""
 
     returned: Sequence[float] | None = None
     """The norms that the call might return.
@@ -261,9 +261,9 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm for the coefficient of each gradient.
+        """The norm from which each gradient's coefficient is computed.
 
-        If the call clips per slice, the norm covers the whole gradient.
+        If the call clips per slice, this is the norm of the whole gradient.
         """
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 

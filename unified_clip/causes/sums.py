@@ -113,7 +113,7 @@ def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int])
 LONGEST_SEQUENCE = 100_000
 
 BLOCK = 512
-"""Squares that `_one_after_the_other` compares at once with half an ULP of the sum."""
+"""The number of squares that `_one_after_the_other` compares at once with half an ULP of the sum."""
 
 
 def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:
@@ -175,7 +175,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if only a sum of squares in `dtype` explains the results.
+    The flag is True if the way explains the results only with squares that are added up in `dtype`.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

@@ -1,7 +1,8 @@
 """Find a wrong number, such as a wrong eps or a wrong threshold, from several calls of one function.
 
-For each call, this module computes the interval of the numbers that explain the result. The reported number lies in the
-intervals of all correct calls. Most intervals of the wrong calls also contain the reported number.
+For each call, this module computes the interval of the numbers that explain the result. A wrong number must also
+explain the correct calls. The reported number therefore lies in the intervals of all correct calls, and in most
+intervals of the wrong calls.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def wrong_settings(
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
-    """Yield sentences about the wrong CONDITIONS that fit.
+    """Yield descriptions of wrong conditions for clipping that explain the results.
 
     common: A function that takes exponents (a, b), and returns an interval for norm**a / threshold**b. Gradients are
         unchanged below this interval, and scaled above this interval.
@@ -123,7 +124,7 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Lists with the same total norm count as one list."""
+    """Return the number of different lists of gradients. Lists with the same total norm are one list."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
@@ -166,9 +167,9 @@ def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Inte
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return the largest quotient of an unchanged gradient, and the smallest quotient of a scaled gradient.
+    """Return the largest norm**a / threshold**b of the unchanged gradients, and the smallest of the scaled gradients.
 
-    powers: The exponents (a, b) of the quotient norm**a / threshold**b.
+    powers: The exponents (a, b).
     """
     unchanged, scaled, tolerance = -math.inf, math.inf, IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
@@ -194,7 +195,8 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """If the interval is infinite, return None."""
+    """Return a preferred number in the interval, or a number near the middle with few digits. If an end is infinite,
+    return None."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

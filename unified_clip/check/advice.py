@@ -61,7 +61,7 @@ ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""Maps a package to a format. The package has arguments in Python with the names of the format's keys."""
+"""Maps a package to a format. In Python, the package has arguments with the same names as the format's keys."""
 
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
@@ -191,9 +191,9 @@ class Advisor:
         return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
-        """Return the settings of a new entry in check.ignore, and words about the entry.
+        """Return the settings of a new entry in check.ignore, and advice about the entry.
 
-        The words continue a sentence that begins with "If".
+        The advice has no first word: the caller adds "If".
         """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
@@ -282,8 +282,8 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold. Return '' if a setting other than the family or the eps
-        differs."""
+        """Return `call` with the configuration's threshold. Return '' if `settings` differ from the configuration in
+        more than the family and the eps."""
         difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""

@@ -216,7 +216,8 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
-    """Remove clips that occur several times because of inheritance. Also set the fields `files` and `bases`."""
+    """Keep a clip only once if it occurs several times because of inheritance. Also set the fields `files`, `bases` and
+    `repeats`."""
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}

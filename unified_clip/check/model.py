@@ -63,8 +63,9 @@ class Finding(ReportModel):
     effect: str
     """For "drift": a sentence that compares this clip with the configuration on example gradients. The sentence has
     three norms: before clipping, after this clip, and after a clip with the configuration. The check chooses the
-    example with the largest difference. The text can also be the largest difference between two families, or the reason
-    why the clip has to be off. The text is empty for all other kinds."""
+    example with the largest difference. If only the family or the eps differs, the text is the largest difference
+    between the coefficients. If the clip has to be off, the text is the reason. The text is empty for all other kinds.
+    """
 
     edit: str
     """The correction: code or keys to write, sentences with advice, or both."""

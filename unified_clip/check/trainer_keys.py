@@ -57,7 +57,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the missing clip key. Return () if the path has a part that the user chooses."""
+    """Return the path of the missing clip key. Return () if the path contains a name that the user chooses freely."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
@@ -72,10 +72,10 @@ REMOVED = object()
 def _candidates(
     trainer: Format, document: Document, target: ClipConfig, exported: Changes, own: Path
 ) -> Iterator[tuple[Path, Changes]]:
-    """Yield (prefix, changes) for each edit to try. Edits that remove keys come last.
+    """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
 
-    The prefix is () for an edit of this file. For an edit of a base file, the prefix is the path of the base file's
-    content inside this file.
+    The prefix is () for an edit of this file. For an edit of a base file, the prefix has the keys under which this file
+    includes the base file.
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key that the document sets, or the path of the clip key to add.

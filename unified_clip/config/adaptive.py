@@ -75,7 +75,8 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate `Clipper._clip` with a lock. The lock prevents changes of the adaptive states during a clip. If
-    gradients are on several ranks, the lock is not used, because the ranks can be threads that wait for each other.
+    gradients are on several ranks, the lock is not used. Ranks can be threads that wait for each other, so a lock could
+    cause a deadlock.
     """
 
     @wraps(clip)
@@ -156,8 +157,8 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return the states by group name. Each state comes from one packed tensor. Tensors in a graph or on a device
-        stay packed.
+        """Unpack one tensor for each state, and return the states by group name. Tensors in a graph or on a device stay
+        packed.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):

@@ -15,7 +15,7 @@ GLOB = (
 
 
 class Ignore(ConfigModel):
-    """An entry of `check.ignore`. The entry describes findings to ignore, and has the reason."""
+    """An entry of `check.ignore`. The entry describes findings, and has the reason to ignore these findings."""
 
     path: Name = Field(description=f"the files with these findings. {GLOB}")
     clip: Name | None = Field(

@@ -380,7 +380,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: `names` has an unsupported type, or has parameters of another framework. In a static program, the
                 threshold is not constant, or nonfinite is "raise" or "skip".
             ValueError: In a clip: a pattern or the rule adagc needs the name of a parameter that is not in `names`.
-            RuntimeError: The optimizer has parameter groups. `adaptive` is set, or nonfinite is "raise" or "skip".
+            RuntimeError: The optimizer has parameter groups, and `adaptive` is set or nonfinite is "raise" or "skip".
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 

@@ -45,8 +45,7 @@ class Clipper:
             twice.
         spec: The declared process group and ownership.
         unmatched: Advice for the warning about a pattern that matches no name. Set `unmatched` if some clip calls
-            contain only a part of the parameters. In this case, the warning waits for a call whose names are all known
-            from earlier calls.
+            contain only a part of the parameters. The warning then waits until a call has no new names.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
@@ -137,7 +136,7 @@ class Clipper:
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         """Return the packed states of the adaptive rules, for the initial state of an optimizer.
 
-        counts: The number of gradients in a clip call, once for each state. Gradients that are None count, too.
+        counts: For each state, the number of gradients in the clip call. Gradients that are None count, too.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 

@@ -286,7 +286,7 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold of a rule. If the bounds are -c and c, return c. For all other rules, return None."""
+    """Return the constant threshold of a rule, or c for the bounds -c and c. Otherwise, return None."""
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
     return None if isinstance(part.threshold, StepThreshold | AdaptiveThreshold | OwnThresholds) else part.threshold

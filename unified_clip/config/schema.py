@@ -161,8 +161,8 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """Sentences about a norm of inf or NaN in the trainer. '' means that the trainer applies the rule to this norm.
-    Files do not have this field.
+    """Sentences about what the trainer does if the norm is inf or NaN. '' means that the trainer applies the rule to
+    this norm. Files do not have this field.
     """
 
 
@@ -294,10 +294,10 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a group, with the keys that the group inherits from the configuration. If the rules of the
-    group and of the configuration differ, the group inherits only family and eps. If one of these rules is "value" or
-    "none", the group inherits nothing. If the group sets threshold, adaptive, min or max, the group inherits none of
-    these four keys. A group with its own `family` does not inherit eps.
+    """Return the data of a group, with the keys that the group inherits from the configuration. A group with another
+    rule than the configuration inherits only family and eps, or nothing if either rule is "value" or "none". A group
+    that sets threshold, adaptive, min or max inherits none of these four keys. A group with its own `family` does not
+    inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))

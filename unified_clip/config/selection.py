@@ -26,8 +26,7 @@ class ParameterSelection:
     gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come from the
     framework.
     unmatched: Advice for the warning about a pattern that matches no name. Set `unmatched` if some clip calls contain
-        only a part of the parameters. In this case, the warning waits for a call whose names are all known from earlier
-        calls.
+        only a part of the parameters. The warning then waits until a call has no new names.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -121,8 +120,7 @@ class ParameterSelection:
 
     def _check(self, names: Sequence[str]) -> None:
         """Warn once about patterns that match no name, and about groups without parameters. If `unmatched` is set,
-        later calls can have more parameters. In this case, the warning waits for a call whose names are all known from
-        earlier calls.
+        later calls can have more parameters. The warning then waits until a call has no new names.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))

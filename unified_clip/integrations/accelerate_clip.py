@@ -30,9 +30,8 @@ def clip_(
     function does nothing.
 
     If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
-    include them. With nonfinite="raise" or "skip", this also applies to fused optimizers on a GPU. With any other value
-    of nonfinite, the gradients of fused optimizers on a GPU are always clipped. To read the scaler's decision, the
-    function would have to wait for the GPU.
+    include them. With fused optimizers on a GPU, this applies only if nonfinite is "raise" or "skip". With any other
+    value of nonfinite, their gradients are always clipped, so that the function does not wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
@@ -99,7 +98,8 @@ def _listed(parameters: Any) -> Any:
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """The parameters are not removed from the list, because names can depend on positions."""
+    """Set the gradients of the parameters to None inside a `with` block. The parameters stay in their list, because
+    names can depend on positions."""
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

@@ -43,11 +43,11 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             `log_every_n_steps`. If 0, nothing is logged.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If the
-            placements do not show the owner rank, pass one of these values. 'replicated' means that every rank has a
-            copy. 'distinct' means that no two ranks have the same element. A function gets a parameter, and returns
-            whether this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each
-            value is 'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
+            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
+            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
+            this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each value is
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -97,8 +97,8 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def state_key(self) -> str:
         """The key of the state in checkpoints.
 
-        Lightning rejects two callbacks with the same key. Callbacks without a state get different keys. `setup` then
-        rejects the second callback with a clear error.
+        Lightning rejects two callbacks with the same key. Callbacks without a state get different keys, so that `setup`
+        can reject the second callback with a clearer error.
         """
         key: str = type(self).__qualname__
         return key if self._config.is_adaptive else f"{key}@{id(self)}"

@@ -28,7 +28,8 @@ class Engine(NamedTuple):
     """The key of the class in `check.advice.ATTACH`."""
 
     raises: bool = False
-    """Whether a norm that is not finite raises an error, if the call has no argument for this."""
+    """Whether a norm that is not finite raises an error by default. The argument `error_if_nonfinite` replaces the
+    default."""
 
 
 FSDP = "FullyShardedDataParallel"

@@ -53,10 +53,9 @@ def applied(
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
-    """Move an inherited clip to the inheriting file if an entry matches the base file and no entry matches the
-    inheriting file.
+    """Move an inherited clip to the inheriting file if an entry matches only the base file.
 
-    Therefore, the entry does not cover the inheriting file.
+    An entry for the base file does not cover the inheriting file.
     """
     if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
         return use
@@ -84,9 +83,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
     effect.
 
-    If no known trainer reads the clip keys, compare the names and the values of the keys with the entry. If a known
-    trainer reads the keys, the shared configuration adds the settings that the entry does not have. The entry approves
-    every family and every eps.
+    If no known trainer reads the clip keys, compare the names and the values of the keys with the entry. Otherwise,
+    compare the clip with the entry. Settings that the entry does not have come from the shared configuration. The
+    family and the eps can differ.
     """
     if rule.threshold is None and rule.rule is None:
         return True

@@ -16,7 +16,7 @@ from .unknown import UNKNOWN, PartialTable, Unknown
 class Layer(NamedTuple):
     document: Document
     at: tuple[Key, ...] = ()
-    """The path of a table in the merged document. This table has the keys of the file."""
+    """The path in the merged document at which the keys of this file are merged."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The trainer rejects a table. The base file has a value of another type for the key of this table.
+    """The trainer rejects a table, because the base file's value at the same key is not a table.
 
     keys: The path of the table.
     """
@@ -28,7 +28,7 @@ class MergeRules:
     """The name of a key such as `_delete_`. A table in which this key is true replaces the table of the base file."""
 
     keeps_missing: bool = False
-    """Whether "???" has no effect on a key that the base file sets, as in Hydra."""
+    """Whether "???" keeps the value of the base file, as in Hydra."""
 
     is_strict: bool = False
 

@@ -42,7 +42,7 @@ class UnreadFile:
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this file is the complete configuration, and the document is only a part of this file."""
+    """Whether the unread file is the complete configuration, and the parsed document is only a part of it."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem

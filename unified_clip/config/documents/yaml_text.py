@@ -24,7 +24,7 @@ MERGE = f"{STANDARD}merge"
 TEXT = ("!", "python/str", "python/unicode")
 
 COMPUTED = ("python/object", "python/name", "python/module")
-"""Prefixes of tags whose values are only known at run time. The tag ORDERED has such a prefix, but a known value."""
+"""Prefixes of tags whose values are only known at run time. ORDERED has such a prefix, but its value is known."""
 
 ORDERED = "python/object/apply:collections.OrderedDict"
 """The tag of an ordered dict. The node has a single element: a list of all (key, value) pairs."""
@@ -170,7 +170,7 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
-    """Return the size of a node, in characters plus values.
+    """Return the size of a node: the number of its characters plus the number of its values.
 
     sizes: The sizes of visited nodes, by `id`. None marks a node whose size is not computed yet. An alias to such a
         node is recursive.

@@ -180,9 +180,9 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
-    """Return the largest difference of two elements, divided by the largest magnitude of all elements. If both lists
-    are equal, the result is 0. NaN equals NaN here. If the lists differ and any element is NaN or infinite, the result
-    is inf.
+    """Return the largest difference between two elements at the same position, divided by the largest magnitude of all
+    elements. If both lists are equal, the result is 0. NaN equals NaN here. If the lists differ and any element is NaN
+    or infinite, the result is inf.
     """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0

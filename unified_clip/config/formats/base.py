@@ -282,7 +282,7 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """Advice to load the configuration in Python, instead of an export. If `instead` is '', the text is ''."""
+        """Advice to load the configuration and clip in Python. The advice is '' if the attribute `instead` is ''."""
         text = (
             f" Or clip in Python{except_under(self.name)}: write `clip = ClipConfig.load(FILE)`, then {self.instead}."
         )

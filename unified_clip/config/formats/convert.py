@@ -207,7 +207,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Merge a document with its base files. A base file that cannot be read makes its possible keys unknown."""
+    """Merge a document with its base files. If a base file is unreadable, all keys that it might set become unknown."""
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)
 

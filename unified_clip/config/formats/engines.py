@@ -66,9 +66,7 @@ def of_strategy(strategy: Any) -> str:
 
 
 def of_file(format_: str, document: Document) -> str:
-    """Return the engine that the file of a trainer selects. If code can clip as `Format.instead` describes, return
-    ''.
-    """
+    """Return the engine that a trainer's file selects, if it restricts clipping in code. Otherwise, return ''."""
     data = document.data if isinstance(document.data, dict) else {}
     if format_ in OWN:
         return OWN[format_]

@@ -24,7 +24,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
     """Return `config`, limited to the parameters that a clip call selects.
 
     kind: "in place", "functional", "class", or "attached" for `attach_to`. A functional clip returns new gradients.
-    has_names: Whether the call gets the names of the model's parameters, like a clipper.
+    has_names: Whether the call gets the names of the model's parameters, as a call of a clipper does.
 
     Raise ConfigError if the call clips nothing, or if its effect is unknown.
     """

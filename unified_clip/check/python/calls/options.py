@@ -74,9 +74,9 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
-    """Return all clips. If a script reads a threshold from the command line, the script decides the effect of the clip.
+    """Return all clips. A threshold on a command line gets the rule of the script that reads the threshold.
 
-    If a command line names no script, search all scripts in the file.
+    If a command line names no script, use all scripts that its file names.
     """
     readers = [use for use in uses if use.package and use.option]
     uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses

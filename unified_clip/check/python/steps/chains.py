@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a `ClipUse` for each optimizer without a clip. Return [] if the file has no optimizer with a clip.
 
-    If the same function builds both optimizers, `unclipped` is True.
+    `unclipped` is True if the function that builds the optimizer also builds an optimizer with a clip.
     """
     places = {each.node: each for each in _places(source, timeline)}.values()
     clipped = [each for each in places if each.is_clipped]

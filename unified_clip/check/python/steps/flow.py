@@ -204,7 +204,10 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the indices and keys that lead to the value inside `outer`, or None if `outer` selects another item."""
+    """Return the indices and keys that lead to a value inside `outer`, or None if `outer` selects another item.
+
+    slots: The indices and keys that lead to the value inside `inner`.
+    """
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
             return ()

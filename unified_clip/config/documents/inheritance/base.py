@@ -33,8 +33,8 @@ class Inheritance(ABC):
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Merge a file with its base files, and resolve its interpolations. A missing base file makes its possible keys
-        unknown. If the trainer would reject the files, raise ConfigError.
+        """Merge a file with its base files, and resolve its interpolations. If a base file is missing, all keys that it
+        might set become unknown. If the trainer would reject the files, raise ConfigError.
         """
 
 
@@ -50,7 +50,7 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse the file at `path`. The path is the value of the key `keys` in a document. If the file does not exist,
+        """Parse the file at `path`. In `document`, the value at `keys` names this path. If the file does not exist,
         return an `UnreadFile`.
 
         above: The chain of files from the main file to `document`. Each file in the chain names the next file.

@@ -53,7 +53,7 @@ def _is_part(document: Document) -> bool:
 
 def with_main(path: Path) -> list[Document]:
     """Return each main configuration with an entry for the folder of the file at `path`. Each main configuration is
-    composed with the choice of this file. For example, a main configuration with `experiment: null` can choose
+    composed with this file as its choice. For example, a main configuration with `experiment: null` can choose
     `experiment/large.yaml`.
     """
     path = path.resolve()
@@ -65,7 +65,8 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """If the main configuration has no entry for the folder of `part`, return None."""
+    """Compose the main configuration with `part` as its choice. If the main configuration has no entry for the folder
+    of `part`, return None."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -191,8 +192,8 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key of an entry in `choices`. The key is "group". If the package of the entry is not the default
-    package, the key is "group@package".
+    """Return the key in `choices` for an entry. The key is the group, such as "db". If the package of the entry is not
+    the default package, the key is group@package, such as "db@source".
     """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
@@ -212,8 +213,8 @@ def _absolute(package: str) -> tuple[str, ...]:
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
     """Return the folder that contains the folders of all groups.
 
-    An absolute entry, such as `/db: mysql`, names a folder in the result. The search goes upwards from `folder`. If no
-    folder contains a group, return `folder`.
+    An absolute entry, such as `/db: mysql`, names a folder inside the returned folder. The search goes upwards from
+    `folder`. If no folder contains a group, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

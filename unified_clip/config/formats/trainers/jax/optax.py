@@ -195,9 +195,8 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement. Such a node reads a variable that the statement assigns,
-        or calls the function that contains the return statement. Within one function, only a read after the statement
-        uses the result.
+        """Return the nodes that use the result of a statement. For an assignment, these nodes read its variables. In
+        the same function, only later reads count. For a return statement, these nodes call or read its function.
         """
         source = self.source
         function = source.function(statement)
