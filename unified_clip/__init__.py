@@ -70,9 +70,8 @@ def native_available(in_graphs_of: str | None = None) -> bool:
 
     Without compiled kernels, eager clips use NumPy, which is slower and computes the same bits. Compiled graphs without
     kernels compute the norm by operations of the framework. The last bit of this norm can differ from the last bit of
-    an eager clip's norm. `docs/contract.md` lists the compiled graphs without kernels. For graphs of Paddle's
-    `to_static`, set UNIFIED_CLIP_GRAPH=kernels, too. Without this setting, these graphs do not use the kernels,
-    although the function can return True.
+    an eager clip's norm. `docs/contract.md` lists the compiled graphs without kernels. For Paddle, the function checks
+    static programs. Graphs of `to_static` use the kernels only if you set UNIFIED_CLIP_GRAPH=kernels.
 
     Args:
         in_graphs_of: The framework whose compiled graphs the function checks: "torch", "tensorflow", "paddle", "jax",

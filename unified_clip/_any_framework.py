@@ -41,18 +41,18 @@ def clip_grad_norm_(
             the list or dict.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. In most compiled
-            graphs, True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. In most compiled graphs, True raises
+            TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
-            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
-            a parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
-            pattern of names, and each value is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank: 'replicated'
+            (every rank has a copy), 'distinct' (no two ranks have the same element), a function or a dict. The function
+            gets a parameter, and returns whether this rank owns the gradient of the parameter. The dict maps patterns
+            of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -69,7 +69,7 @@ def clip_grad_norm_(
         ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
             memory of a gradient cannot be written. Ranks make different calls. check_numel or check_replicas fails. It
             is unknown which rank owns a gradient.
-        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
         >>> import numpy as np
@@ -131,18 +131,18 @@ def get_total_norm(
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None. The first tensor
             that is not a NumPy array decides the framework.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. In most compiled
-            graphs, True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. In most compiled graphs, True raises
+            TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
-            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
-            a gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
-            each value is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank: 'replicated'
+            (every rank has a copy), 'distinct' (no two ranks have the same element), a function or a dict. The function
+            gets a gradient, and returns whether this rank owns the gradient. The dict maps patterns of names to
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -227,10 +227,10 @@ def clip_by_global_norm(
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
-            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
-            a gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
-            each value is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank: 'replicated'
+            (every rank has a copy), 'distinct' (no two ranks have the same element), a function or a dict. The function
+            gets a gradient, and returns whether this rank owns the gradient. The dict maps patterns of names to
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -350,10 +350,10 @@ def global_norm(
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
-            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
-            a gradient, and returns whether this rank owns the gradient. In a dict, each key is a pattern of names, and
-            each value is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank: 'replicated'
+            (every rank has a copy), 'distinct' (no two ranks have the same element), a function or a dict. The function
+            gets a gradient, and returns whether this rank owns the gradient. The dict maps patterns of names to
+            'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -450,8 +450,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
@@ -481,8 +480,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
@@ -527,10 +525,10 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
             frameworks, keep the default.
         ownership: On PyTorch, Paddle and JAX: which rank owns a gradient element. The owner rank includes the element
-            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank. 'replicated'
-            means that every rank has a copy. 'distinct' means that no two ranks have the same element. A function gets
-            a parameter, and returns whether this rank owns the gradient of the parameter. In a dict, each key is a
-            pattern of names, and each value is 'replicated', 'distinct' or a function.
+            in the norm. Pass `ownership` if the gradients have no placements that show the owner rank: 'replicated'
+            (every rank has a copy), 'distinct' (no two ranks have the same element), a function or a dict. The function
+            gets a parameter, and returns whether this rank owns the gradient of the parameter. The dict maps patterns
+            of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.

@@ -28,7 +28,7 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """By default, `os.walk` would skip a directory that cannot be read."""
+    """Raise an error for an unreadable directory, which `os.walk` skips by default."""
     if not isinstance(error, FileNotFoundError):  # a directory that was removed meanwhile is skipped
         raise error
 

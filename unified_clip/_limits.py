@@ -115,7 +115,9 @@ class Tree:
     """Counts the entries of nested data during reading, because a list can contain itself."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """An entry takes at least one byte in the file, unless an entry is repeated."""
+        """Add `file_size` to the limits of entries and names. Each entry takes at least one byte in the file, so only
+        repeated entries can exceed the limits.
+        """
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
         self._name_limit = 100 * DEFAULT_ENTRIES + file_size

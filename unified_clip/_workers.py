@@ -237,10 +237,9 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
-    The directory of this package comes last. Other packages in this directory then do not hide packages of the user.
-    But if `PYTHONPATH` contains another copy of this package, the directory of this package comes first. If `python` is
-    a different interpreter, it gets a separate copy of this package. That interpreter must not import other packages of
-    this process.
+    The directory of this package comes last, so that its other packages do not hide the user's packages. The directory
+    comes first if `PYTHONPATH` contains another copy of this package. For a different interpreter, the first entry is a
+    new directory with only a copy of this package.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

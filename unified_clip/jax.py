@@ -45,8 +45,7 @@ def clip_grad_norm_(
             array) tuple. The clipped arrays replace the gradients in the list or dict.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
-            True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
@@ -55,10 +54,10 @@ def clip_grad_norm_(
             `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
-            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
+            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
+            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
+            function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
             together own more or fewer elements than this number, ValueError is raised. With True, each process computes
             the expected number from the full shapes of its own gradients.
@@ -74,7 +73,7 @@ def clip_grad_norm_(
             norm_type is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Ranks make different calls. check_numel or
             check_replicas fails. It is unknown which rank owns a gradient.
-        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
         >>> import jax.numpy as jnp
@@ -132,8 +131,7 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: any pytree of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`,
-            True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `jax.jit`, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
@@ -142,10 +140,10 @@ def get_total_norm(
             `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
-            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
+            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
+            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
+            function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
             together own more or fewer elements than this number, ValueError is raised. With True, each process computes
             the expected number from the full shapes of its own gradients.
@@ -231,10 +229,10 @@ def clip_by_global_norm(
             `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
-            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
+            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
+            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
+            function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
             together own more or fewer elements than this number, ValueError is raised. With True, each process computes
             the expected number from the full shapes of its own gradients.
@@ -357,10 +355,10 @@ def global_norm(
             `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
-            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
+            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
+            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
+            function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
             together own more or fewer elements than this number, ValueError is raised. With True, each process computes
             the expected number from the full shapes of its own gradients.
@@ -456,8 +454,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip is
@@ -486,8 +483,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
@@ -535,10 +531,10 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. Each of these processes has to
             make the call. 'auto' means all processes.
         ownership: Which process owns an array. The owner includes the array in the norm. In eager calls, pass a value
-            if an array is only on the devices of some processes. 'replicated' means that every process has a copy.
-            'distinct' means that processes have different arrays. A function gets an array, and returns whether this
-            process owns the array. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if an array is only on the devices of some processes. The value is 'replicated' (every process has a copy),
+            'distinct' (processes have different arrays), a function or a dict. The function gets an array, and returns
+            whether this process owns the array. The dict maps patterns of names to 'replicated', 'distinct' or a
+            function.
         check_numel: In eager calls with several processes, the expected number of gradient elements. If all processes
             together own more or fewer elements than this number, ValueError is raised. With True, each process computes
             the expected number from the full shapes of its own gradients.

@@ -46,8 +46,8 @@ def clip_grad_norm_(
             arrays.
         max_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `mx.compile`,
-            True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
+            TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
@@ -63,7 +63,7 @@ def clip_grad_norm_(
             norm_type is not a number. process_group or another argument for distributed gradients is passed.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
             memory of a gradient cannot be written.
-        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
         >>> import mlx.core as mx
@@ -123,8 +123,8 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: one array, or any container of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `mx.compile`,
-            True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `mx.compile`, True raises
+            TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
@@ -403,8 +403,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
@@ -433,8 +432,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
         process_group: Not supported on MLX. Keep the default.
 
     Raises:

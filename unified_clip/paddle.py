@@ -43,16 +43,16 @@ def clip_grad_norm_(
             false, the parameter is excluded.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. With True, a call on
-            a GPU waits for the norm. In static programs, True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. With True, a call on a GPU waits for the
+            norm. In static programs, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
-            this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each value is
+            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
+            'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter, and
+            returns whether this rank owns the gradient of the parameter. The dict maps patterns of names to
             'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
@@ -70,7 +70,7 @@ def clip_grad_norm_(
         ValueError: max_norm is negative or NaN. norm_type is not above 0. The memory of two gradients overlaps, or the
             memory of a gradient cannot be written. Ranks make different calls. check_numel or check_replicas fails. It
             is unknown which rank owns a gradient.
-        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
         >>> import paddle
@@ -132,17 +132,17 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. With True, a call on
-            a GPU waits for the norm. In static programs, True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. With True, a call on a GPU waits for the
+            norm. In static programs, True raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
-            this rank owns the gradient. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
+            'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient, and
+            returns whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or
+            a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -228,10 +228,10 @@ def clip_by_global_norm(
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
-            this rank owns the gradient. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
+            'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient, and
+            returns whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or
+            a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -348,10 +348,10 @@ def global_norm(
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a gradient, and returns whether
-            this rank owns the gradient. In a dict, each key is a pattern of names, and each value is 'replicated',
-            'distinct' or a function.
+            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
+            'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient, and
+            returns whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or
+            a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -455,8 +455,7 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
@@ -488,8 +487,7 @@ class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerCli
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
         process_group: The ranks that together own the gradients: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
@@ -534,9 +532,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
             None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from `fleet`
             and from placements.
         ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank. 'replicated' means that every rank has a copy.
-            'distinct' means that no two ranks have the same element. A function gets a parameter, and returns whether
-            this rank owns the gradient of the parameter. In a dict, each key is a pattern of names, and each value is
+            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
+            'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter, and
+            returns whether this rank owns the gradient of the parameter. The dict maps patterns of names to
             'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of

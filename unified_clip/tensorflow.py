@@ -43,8 +43,8 @@ def clip_grad_norm_(
             the variable.
         max_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
-            `tf.function`, True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `tf.function`, True raises
+            TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -60,7 +60,7 @@ def clip_grad_norm_(
             norm_type is not a number. `parameters` is a tuple, an iterator or one tensor. An entry is a trainable
             variable instead of a gradient. process_group or another argument for distributed gradients is passed.
         ValueError: max_norm is negative or NaN. norm_type is not above 0.
-        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
+        NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True. The gradients stay unchanged.
 
     Example:
         >>> import tensorflow as tf
@@ -121,8 +121,8 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
-            `tf.function`, True raises TypeError.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf. Inside `tf.function`, True raises
+            TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -404,8 +404,7 @@ class GradientClipByValue(classes.GradientClipByValue):
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
@@ -434,8 +433,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:

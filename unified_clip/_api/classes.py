@@ -146,7 +146,9 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients, and return the total norm or None. The caller writes the results."""
 
     def _group(self) -> object:
-        """`append_gradient_clip_ops` clips all parameters with the same key together."""
+        """Return the key of the clip. `append_gradient_clip_ops` clips parameters together if the keys of their clips
+        are equal.
+        """
         return id(self)
 
 

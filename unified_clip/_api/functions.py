@@ -230,7 +230,9 @@ def global_norm(
 def _declared(
     backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
 ) -> DistributedSpec:
-    """If an argument is invalid, all ranks that share the gradients raise an error."""
+    """Check the arguments for distributed gradients. If an argument is invalid on one rank, all ranks of the call raise
+    an error.
+    """
     try:
         return declared(*arguments)
     except (TypeError, ValueError):

@@ -19,8 +19,8 @@ from .._core.types import Scalar, Tensor
 Nonfinite = Literal["family", "raise", "skip", "zero"]
 """The action if a norm is NaN or infinite.
 
-"family" applies the formula of the configuration's family. "raise" raises NonFiniteNormError. "skip" changes no
-gradient, and the caller sets all gradients to None. "zero" sets all results to 0.
+"family" applies the formula of the framework in the configuration's key `family`. "raise" raises NonFiniteNormError.
+"skip" leaves the step to the caller, which sets all gradients to None. "zero" sets all results to 0.
 """
 
 IN_GRAPHS = {

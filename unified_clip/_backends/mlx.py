@@ -215,7 +215,9 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """MLX has no function that detects traced values."""
+    """Return whether `evaluate` rejects the values, because they are traced. MLX has no function that detects traced
+    values.
+    """
     try:
         evaluate(values)
     except ValueError as error:
@@ -269,7 +271,7 @@ def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
 
 
 def _exp(numbers: mx.array) -> mx.array:
-    """On a CPU, `mx.exp` computes in float32."""
+    """Return exp in float64. On a CPU, `mx.exp` computes in float32."""
     return mx.power(math.e, numbers)
 
 

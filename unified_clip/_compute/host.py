@@ -224,8 +224,8 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs can call the compiled kernels.
 
-    Return False if UNIFIED_CLIP_GRAPH is `framework`, or if UNIFIED_CLIP_PATH is set. UNIFIED_CLIP_GRAPH=kernels makes
-    the result True.
+    If UNIFIED_CLIP_PATH is set, return False. Otherwise, UNIFIED_CLIP_GRAPH decides: `kernels` means True, and
+    `framework` means False. If neither is set, return `by_default`.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):

@@ -35,8 +35,8 @@ def keeps_subnormals() -> bool:
 def ieee_arithmetic() -> Iterator[None]:
     """Inside the `with` block, keep subnormal numbers and silence NumPy's warnings.
 
-    Without this context manager, the processor could replace subnormal numbers by 0. `torch.set_flush_denormal` and
-    TensorFlow's `py_function` switch the processor to this mode.
+    Outside the block, the processor can replace subnormal numbers by 0, for example after `torch.set_flush_denormal`
+    and in TensorFlow's `py_function`.
     """
     with np.errstate(all="ignore"):
         if keeps_subnormals() or LIBM is None:

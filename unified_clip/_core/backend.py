@@ -226,10 +226,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor is a parameter.
-
-        A frozen parameter is also a parameter.
-        """
+        """Return whether a value is a parameter, trainable or frozen."""
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
@@ -248,7 +245,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def any_sharded(self, parameters: Sequence[Any]) -> bool:
-        """Return whether the type of any parameter allows shards on other ranks."""
+        """Return whether any parameter has a distributed type, such as DTensor."""
 
     def identity(self, parameter: Any) -> Hashable:
         """Return a key that no other parameter has."""

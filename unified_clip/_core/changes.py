@@ -47,7 +47,7 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """A change that sets all elements to 0 if `condition` is false."""
+    """Makes `change` if `condition` is true. Otherwise sets all elements to 0."""
 
     change: Change
     condition: Scalar

@@ -139,7 +139,7 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Collect one gradient to clip into a new tensor."""
+    """Collect one gradient. Its clipped values go into a new tensor."""
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)
         if path is not None:

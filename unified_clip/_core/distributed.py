@@ -68,8 +68,8 @@ class DistributedSpec:
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
 
-        Raise ValueError for a pattern that cannot have an effect on any rank. A pattern has no effect if earlier
-        patterns declare another ownership for all its parameters.
+        A pattern has no effect if earlier patterns match all its names, and declare another ownership. Raise ValueError
+        for a pattern that cannot have an effect on any rank.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -126,7 +126,9 @@ def _is_auto(process_group: Any) -> bool:
 
 @cache
 def _covers(pattern: str, narrower: str) -> bool:
-    """Return False if a pattern contains a wildcard other than `*`."""
+    """Return whether `pattern` matches all names that `narrower` matches. Two different patterns with `?` or `[` give
+    False.
+    """
     if pattern == narrower:
         return True
     if any(mark in pattern + narrower for mark in "?["):

@@ -44,7 +44,7 @@ Compilers look for this function in the code that they trace.
 """
 
 break_graph: Callable[[str], None] = break_nothing
-"""A function that makes the compiler end its graph. The next operation is not supported in graphs."""
+"""A function that makes the compiler end its graph before an operation that graphs do not support."""
 
 
 def register_compiler(compiler_run: Run, compiler_break_graph: Callable[[str], None]) -> None:

@@ -87,13 +87,11 @@ class GradientList:
     """Whether one pass collected all gradients. Collected gradients are dense and not distributed, and share no memory.
     """
     places: list[int] | None = None
-    """The position of each gradient in the argument of the call. None means that the positions are unknown, or that
-    each position equals the index in this list.
+    """The position of each gradient in the argument of the call. None means unknown, or equal to the gradients'
+    indices.
     """
     entries = 0
-    """The number of entries of the call. 0 means that the number is not needed, or that it equals the number of
-    gradients.
-    """
+    """The number of entries in the argument of the call. 0 means not needed, or equal to the number of gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -177,10 +175,7 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`.
-
-        In the result, axes are numbered as in the gradient's tensor in `values`.
-        """
+        """Return the slices of a gradient along `axes`. Axes in the result are axes of the tensor `values[index]`."""
         if self.shards is not None:
             raise ValueError(
                 "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "

@@ -100,7 +100,7 @@ class Path(Protocol):
         """Return the p-norm over all tensors, rounded to `norm_dtype`. The result is a float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor. Return None if one path cannot measure all tensors per tensor."""
+        """Return the p-norm of each tensor. Return None if each tensor needs a separate path."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the path's only tensor.
@@ -168,7 +168,7 @@ class Path(Protocol):
     def per_tensor(self) -> Path | None:
         """Return a path for per-tensor clipping. The path computes one norm and one coefficient for each tensor.
 
-        Return None if one path cannot clip all tensors per tensor.
+        Return None if each tensor needs a separate path.
         """
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -254,16 +254,13 @@ class DevicePrimitives(Protocol):
         """Return g * coef, or g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """This method must check everything first, so that no write raises an error. A check that needs memory for all
-        results can run later.
+        """Check everything first, so that no write raises an error. Only a check that needs memory for all results can
+        run later.
         """
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype, and round the bound only once.
-
-        If the bound is a number, this number is already rounded.
-        """
+        """Convert a bound to the tensor's dtype, and round a tensor once. A number was rounded before the call."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Return whether a lower bound is above its upper bound, or whether a bound is NaN. In a compiled graph, return

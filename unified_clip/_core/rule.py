@@ -157,7 +157,7 @@ def measure(
 ) -> list[Norm]:
     """Return one `Norm` for the group, or several if the rule clips per tensor.
 
-    Norms of tensors on devices come first in the list, because a write on a device can fail.
+    Norms on devices come first in the list. Writes on devices can fail, and must run before the writes on the host.
     scalars: If true, each `Norm` has one number. If false, a `Norm` can have a vector with one number per tensor.
     """
     if rule.kind == "value":

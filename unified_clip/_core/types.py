@@ -22,7 +22,7 @@ GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
 """A function that adds a call to the traced graph. Each run of the graph then passes the values of the scalars to the
 `Receive` function.
 
-The result is a function that waits for the calls of all earlier runs.
+The `GraphCallback` returns a function that waits for the `Receive` calls of all earlier runs.
 """
 
 

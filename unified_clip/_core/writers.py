@@ -142,7 +142,9 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """`.grad` gets sparse results, and autograd is informed about changed aliases."""
+        """Write sparse results to `.grad`. Increase autograd's version counters of tensors that share memory with dense
+        results.
+        """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:

@@ -46,7 +46,7 @@ class Call:
     """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The value None means that the caller did not pass the argument."""
+    """The arguments by name. An argument is None if the caller did not pass it."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.

@@ -354,7 +354,7 @@ def _norm(
 ) -> tuple[float, str]:
     """Return (the p-norm over all ranks, the dtype of the norm).
 
-    is_only_declared: Whether to warn if all ranks have the same sum.
+    is_only_declared: Whether `ownership` alone decides which gradients this rank owns. Equal sums then cause a warning.
     """
     if p in (1, 2):
         return _power_norm(own, consensus, int(p), with_terms, is_only_declared)

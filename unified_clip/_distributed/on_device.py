@@ -2,7 +2,7 @@
 
 At the first call with a new list of parameters, the host reads the norm. This first call decides whether the norms of
 later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
-error. The host reads the result of the comparison only at the next call, so the host does not wait for queued work.
+error. The host reads only at the next call whether the calls match, so the host does not wait for queued work.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Terms(NamedTuple):
     """A function that returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """A function that converts the sum back to gradients. Each rank adds its result of `flatten` to the sum."""
+    """A function that converts the sum of all ranks' `flatten` results back to gradients."""
 
     owned: Sequence[int]
     measure: Measure
@@ -72,7 +72,7 @@ class NormRequest(NamedTuple):
     p: float
     own: PartialSums
     numbers: Sequence[int]
-    """The integers of the first all-reduce. The first integers are zeros, and are replaced by the sum of this rank."""
+    """The integers of the first all-reduce. The sum of this rank replaces the first integers, which are zeros."""
 
     dtype: str
     terms: Terms | None
@@ -98,9 +98,10 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 
 
 def most_terms(group: Any) -> int:
-    """Return the largest number of `Partial` elements that a call in a process group can have.
+    """Return the largest number of `Partial` elements of any earlier call in a process group.
 
-    Every call sums this number of elements, because ranks can pass different lists of parameters by mistake.
+    Every call sums this number of elements. So the lengths match even if ranks pass different lists of parameters by
+    mistake.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 

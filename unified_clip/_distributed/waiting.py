@@ -12,7 +12,7 @@ PATIENCE = 60.0
 """After this number of seconds, a waiting rank logs a message."""
 
 REJECTION_PATIENCE = 10.0
-"""The same number of seconds for a collective that sends an error."""
+"""The same as PATIENCE, for a collective that sends an error."""
 
 INTERVAL = 1.0
 """The number of seconds between two checks of the waiting calls."""

@@ -39,10 +39,9 @@ def _load() -> ModuleType | None:
 
 
 def _warn_in_clone() -> None:
-    """If the installed package has compiled kernels, warn that Python imported the clone instead.
+    """If the installed package has compiled kernels, warn that Python imported this clone of the repository instead.
 
-    If `PYTHONSAFEPATH` is set, the user or a worker has added the clone to the search path. In this case, there is no
-    warning.
+    If `PYTHONSAFEPATH` is set, do not warn, because the user or a worker chose the clone.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return

@@ -1,4 +1,4 @@
-"""A rule computes with the class `Number`, and has the same code for all frameworks.
+"""The class `Number`, with which adaptive rules compute. A rule has the same code for all frameworks.
 
 On the host path, a rule gets Python floats. On the device path, a rule gets a `Number`, which is a float64 of the
 framework and can be traced. Each operation of a `Number` is rounded once. Compilers cannot merge two operations of a
@@ -81,9 +81,9 @@ class Number:
 
 
 def where(condition: Condition, yes: Real, no: Real) -> Real:
-    """Select a number: `yes` if the condition is true, else `no`. The caller computes both numbers.
+    """Select a number: `yes` if the condition is true, else `no`. It raises no error.
 
-    It raises no error.
+    The caller computes both numbers.
 
     Args:
         condition: A comparison of numbers.

@@ -208,7 +208,7 @@ class AdaGC:
     def init(self) -> Data:
         """Return the state before the first step.
 
-        The first call appends a number for each tensor to the list `norms`.
+        The first clip appends a number for each tensor to the list `norms`.
         """
         return {"norms": []}
 
@@ -220,9 +220,9 @@ class AGC:
     Args:
         clip_factor: The threshold divided by the parameter's norm. The number is at least 0.
         convention: The library whose units and defaults apply. In "timm", each index of the first axis is a unit. In
-            "optax", each index of the last axis is a unit. If a parameter has three axes, each index of the last two
-            axes is a unit. "composer" uses the same units as "timm", but the defaults of `eps` and `smallest_norm` are
-            0.
+            "optax", each index of the last axis is a unit. If a parameter has three axes, each pair of indices of the
+            last two axes is a unit. "composer" uses the same units as "timm", but the defaults of `eps` and
+            `smallest_norm` are 0.
         eps: A lower limit for the norm of each unit in the parameter. Smaller norms are replaced by `eps`. None means 0
             for "composer", and 1e-3 for "timm" and "optax".
         smallest_norm: A lower limit for the norm of a gradient's unit. In the coefficient threshold / norm, a norm
@@ -276,7 +276,7 @@ class AGC:
 
     @property
     def floors(self) -> tuple[float, float]:
-        """The lower limits (`eps`, `smallest_norm`). The default of the convention replaces None."""
+        """The lower limits (`eps`, `smallest_norm`). A setting of None gets the default of the convention."""
         eps, smallest = (0.0, 0.0) if self.convention == "composer" else (1e-3, 1e-6)
         return eps if self.eps is None else self.eps, smallest if self.smallest_norm is None else self.smallest_norm
 

@@ -172,7 +172,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """The items of `tensors` are arrays on one device, or lists of arrays on one device."""
+        """Each item of `tensors` is a single-device array, or a list of single-device arrays."""
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
         return super().partial_sums(shards)
 

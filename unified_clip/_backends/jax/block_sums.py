@@ -70,8 +70,8 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Multiply and divide the scalar by the same factor, so the value does not change. XLA does not repeat divisions.
-    XLA repeats the sum over all tensors for each product if no division follows the sum.
+    """Multiply and divide the scalar by the same factor, which does not change the value. Without this division, XLA
+    would compute the sum over all tensors again for each product.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)

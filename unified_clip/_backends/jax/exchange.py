@@ -42,7 +42,7 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return uncommitted JAX arrays on the default device. If possible, large arrays share the memory of the NumPy
     arrays. `jax.device_put` takes 20 microseconds per array. For small arrays, a compiled copy is faster. The copy is
-    compiled if a second list has equal shapes and dtypes.
+    compiled when a list with the same shapes and dtypes occurs for the second time.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True

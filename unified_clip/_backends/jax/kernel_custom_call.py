@@ -67,9 +67,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Compute the norm outside of `jax.jit`. A compiled function computes the norm, even under
-        `jax.disable_jit`.
-        """
+        """Compute the norm in eager calls by a compiled function, even under `jax.disable_jit`."""
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 

@@ -1,4 +1,4 @@
-"""Multiply many small arrays by one call of a compiled function. The function calls the compiled kernels."""
+"""Scale many small arrays in one call of a compiled function, which calls the compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from . import exchange, kernel_custom_call
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
     """Return the products, or None if the compiled function is not used. XLA takes seconds to compile the function for
-    a thousand arrays. Many programs clip only one list. The function is compiled when a second list has the shapes and
-    dtypes of an earlier list.
+    a thousand arrays, too long for a single call. So the function is compiled when a list with the same shapes and
+    dtypes occurs for the second time.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

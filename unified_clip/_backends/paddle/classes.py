@@ -147,8 +147,9 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make optimizers apply the clips that `set_gradient_clip` stored. Paddle 3 ignores these clips. The methods
-    `minimize` and `apply_gradients` call `Optimizer.append_regularization_ops` after they apply the optimizer's clip.
+    """Make optimizers apply the clips that `set_gradient_clip` stored, because Paddle 3 ignores these clips. The
+    function replaces `Optimizer.append_regularization_ops`, which `minimize` and `apply_gradients` call after the
+    optimizer's clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

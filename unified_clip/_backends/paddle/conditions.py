@@ -99,9 +99,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether a tensor has a memory address. The tensor must be dense and not distributed, and its memory must
-    not be freed.
-    """
+    """Return whether a tensor has a memory address: it is dense and not distributed, and its memory is not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

@@ -154,7 +154,9 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Paddle's operations on lists have second derivatives for all tensors or for none."""
+    """Return whether Paddle is in dynamic mode and records derivatives. Callers then avoid operations on lists, which
+    have second derivatives for all tensors or for none.
+    """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 

@@ -50,8 +50,8 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables the kernels. By default, a model that is saved by
-    paddle.jit.save can be loaded without unified_clip.
+    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables the kernels. Without kernels, a model that
+    paddle.jit.save saved can be loaded without unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
@@ -91,9 +91,9 @@ def _by_paddle(dense: Dense) -> bool:
 
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
-    """Return the product. Paddle writes the product into the memory of the tensor if no other operation reads the
-    tensor. `flatten_` adds an axis to a 0-d tensor, because Paddle would end the process without an axis. `flatten_`
-    works in place, so Paddle does not merge the copy with another copy of the tensor.
+    """Return the product of a copy of the tensor. If no other operation reads the tensor, Paddle skips the copy.
+    `flatten_` gives a 0-d tensor an axis, because Paddle would end the process without an axis. `flatten_` also changes
+    the copy in place, so Paddle does not merge this copy with another copy of the tensor.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -62,9 +62,9 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be exact. A `tf.distribute` strategy must not change the bits of a norm. The exact norm
-    needs a branch in the graph. XLA would always run both sides of the branch, and an eager branch would wait for the
-    GPU.
+    """Return whether norms must be exact: only under a `tf.distribute` strategy, which must not change the bits of a
+    norm. The result is False for XLA, which would run both sides of the exact norm's branch. The result is False for
+    eager GPU tensors, because the branch would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -155,8 +155,8 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p. Where x is 0, the derivative is 0. If p is 1, the caller must divide x by the divisor
-    before the call.
+    """Return |x / divisor|**p. Where x is 0, the derivative is 0. If p is 1, the function ignores `divisor`, because
+    the caller has already divided x.
     """
     magnitudes = tf.abs(part)
     if p == 1:

@@ -43,8 +43,8 @@ def can_compute(fake: FakeTensor) -> bool:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Return whether several elements of a tensor share memory. The strides of a new view are read, because a gradient
-    that is a view has no strides in a graph.
+    """Return whether several elements of a tensor share memory. The function reads the strides of a new view, because
+    some gradients have no strides in a graph.
     """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
@@ -105,9 +105,9 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return an array that stands for the memory of a tensor on MPS. The array must never be read. On MPS, PyTorch
-    returns the address of an object, which is not the address of the memory. So this function assigns a range of
-    addresses to each buffer.
+    """Return an array with an invented address, which shows overlaps of tensors on MPS. The array must never be read.
+    On MPS, `data_ptr` does not return the address of the memory. So this function assigns a range of addresses to each
+    buffer.
     """
     number = buffers.setdefault(tensor.untyped_storage().data_ptr(), len(buffers) + 1)
     address = (number << 44) + tensor.storage_offset() * tensor.itemsize

@@ -22,8 +22,8 @@ float32 copies.
 """
 
 ALONE = 2**16
-"""A 16-bit tensor on a GPU with at least this number of elements is multiplied separately. One kernel then multiplies
-the tensor without a float32 copy.
+"""A 16-bit GPU tensor with at least this number of elements is multiplied separately. One kernel then multiplies the
+tensor without a float32 copy.
 """
 
 
@@ -98,7 +98,7 @@ def multiplied(tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
 
 
 def prepare_clamp(tensors: Sequence[Tensor], low: float, high: float) -> list[Write]:
-    """The caller must round the bounds. No bound can be 0, because PyTorch might replace -0 by 0."""
+    """The caller must round the bounds, and must not pass 0: PyTorch might replace -0 by 0."""
     return [
         Write(functools.partial(torch._foreach_clamp_min_, tensors, low)),
         Write(functools.partial(torch._foreach_clamp_max_, tensors, high)),
@@ -149,7 +149,7 @@ def _is_alone(tensor: Tensor) -> bool:
 
 
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
-    """Give each coefficient an axis, so that PyTorch's kernel multiplies in float32."""
+    """Multiply the tensors one by one. A coefficient with an axis makes PyTorch multiply in float32."""
     factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)

@@ -335,7 +335,9 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return False for lists of gradients. If a rank lacks a gradient, the rank cannot read its placements."""
+        """Return whether placements decide which ranks share the gradients. Return False for lists of gradients,
+        because a rank without a gradient cannot read the gradient's placements.
+        """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
         has_parameters = all(leaf.parameter is not leaf.tensor for leaf in self._leaves)

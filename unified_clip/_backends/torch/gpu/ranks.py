@@ -32,7 +32,7 @@ class Counted(NamedTuple):
 
 class Request(NamedTuple):
     numbers: Sequence[int]
-    """The first WORDS integers are zeros, and are replaced by the words of the sum."""
+    """The integers of the first all-reduce. The words of the sum replace the first WORDS integers, which are zeros."""
 
     own: Counted
 

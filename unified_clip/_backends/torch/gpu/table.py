@@ -52,7 +52,7 @@ most 2**13. All numbers are 0 or positive, so each addition increases the relati
 """
 
 WIDE_ERROR = 2.0**-77
-"""The bound of ERROR if each sum is stored as two float64 numbers.
+"""The same as ERROR, for sums that are stored as two float64 numbers.
 
 The second number is the sum of at most 2**13 rounding errors of the first number. So the second number is at most
 2**-40 times the sum. The second number has a relative error of about 2**-40.
@@ -108,7 +108,7 @@ class Part(NamedTuple):
     """
 
     tensor: int
-    """The index of any tensor in these chunks."""
+    """The index of one of these tensors."""
 
     dtype: torch.dtype
     first: int

@@ -4,10 +4,10 @@ A program is one instance of a kernel. Each program reads one chunk, which is a 
 has the addresses of all tensors, so one launch handles many tensors. Any number of programs returns the same sums.
 Programs do not wait for each other.
 
-Sums are computed in float64. If the norm is float64 (`wide`), each sum is stored as two float64 numbers. On GPUs with
-slow float64, each sum is stored as two float32 numbers. A norm is in doubt if two different rounded norms are possible
-within the error bound of the sum. In this case, `add_exactly` computes the exact sum, and `decide` rounds the norm. The
-exact sum is an integer that is stored in windows of 24 bits.
+Each sum is a float64 number, with two exceptions. For a float64 norm (`wide`), each sum is two float64 numbers. For any
+other norm on a GPU with slow float64, each sum is two float32 numbers. A norm is in doubt if two different rounded
+norms are possible within the error bound of the sum. In this case, `add_exactly` computes the exact sum, and `decide`
+rounds the norm. The exact sum is an integer that is stored in windows of 24 bits.
 """
 
 from .changes import change

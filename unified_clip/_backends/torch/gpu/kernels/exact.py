@@ -57,7 +57,8 @@ def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.ten
 def _power_in(window: tl.tensor, significands: tl.tensor, exponents: tl.tensor, order: tl.constexpr) -> tl.tensor:
     """Return the contribution of |number|**p to a window.
 
-    The result can have more than 24 bits, because carries are not propagated. A square is the sum of three products.
+    The result can have more than 24 bits, because carries are not propagated. A square is the sum of three products,
+    because the significand is split into two parts.
     """
     if order == 1:
         return _bits_in(window, significands, exponents)

@@ -179,10 +179,10 @@ def _is_agreed(
     words: tl.tensor, ranks: tl.tensor,
     flags: tl.constexpr, tags: tl.constexpr, tag: tl.constexpr, pieces: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return whether every rank sent the tag, sent the same digest, and accepts the call.
+    """Return whether every rank sent the tag and the same digest, and accepts the call.
 
-    Numbers are equal if and only if count * (sum of squares) == (sum)**2. On more than 2**16 ranks, these products can
-    lose their upper bits. Two different numbers then pass this comparison with a probability of 2**-64.
+    The numbers of n ranks are equal if and only if n * (sum of squares) == (sum)**2. On more than 2**16 ranks, these
+    products can lose their upper bits. Different numbers then pass this comparison with a probability of 2**-64.
     """
     is_agreed = (tl.load(words + tags) == tag * ranks) & (tl.load(words + tags + 1) == 0)
     is_agreed &= (tl.load(words + flags) == ranks) & (tl.load(words + flags + 1) == ranks)
