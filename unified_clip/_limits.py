@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """NumPy reads up to 4 GiB of a header before NumPy checks the length."""
+    """Read the header of an array. NumPy would read up to 4 GiB of a header before NumPy checks the length."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")

@@ -163,8 +163,8 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """The worker reports its calls when it gets a signal. If the worker did not call `prepare`, the signal ends the
-        worker.
+        """Return the calls that the worker reports after a signal. If the worker did not call `prepare`, the signal
+        ends the worker.
         """
         if not hasattr(os, "killpg"):
             return ""
@@ -210,7 +210,7 @@ def prepare() -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Without this thread, a hung worker could outlive its parent."""
+    """End this process when its parent has ended, because a hung worker could outlive its parent."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)

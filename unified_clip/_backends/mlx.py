@@ -149,7 +149,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """The scalar must be between 0 and pi / 2. On a CPU, `mx.cos` computes in float32."""
+        """Return the cosine of a scalar between 0 and pi / 2, in float64. On a CPU, `mx.cos` computes in float32."""
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 

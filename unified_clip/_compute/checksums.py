@@ -31,7 +31,7 @@ def combined(totals: Iterable[int]) -> int:
 
 @functools.cache
 def weights() -> npt.NDArray[np.uint64]:
-    """All weights are odd, so that a change of one number changes the sum."""
+    """Return the weights of a chunk's numbers. All weights are odd, so that a change of one number changes the sum."""
     bits = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)

@@ -121,7 +121,7 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Without compiled kernels, return None.
+    """Return the object of the compiled kernels that collects tensors. Without compiled kernels, return None.
 
     methods: The name of each tensor method, and the result that the method must return for a plain tensor.
     recording: The name and the value of a tensor attribute. If a tensor's attribute has this value, the framework

@@ -16,7 +16,7 @@ The host path uses scalars of NumPy, and the device path uses scalars of the fra
 
 
 Receive = Callable[[Sequence[Any]], None]
-"""Each value is a float or a nested list of floats."""
+"""A function that gets the values of scalars. Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
 """A function that adds a call to the traced graph. Each run of the graph then passes the values of the scalars to the

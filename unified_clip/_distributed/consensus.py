@@ -89,7 +89,7 @@ class Call:
 
 
 _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""For the `key` of each process group, the number of calls that this rank has begun."""
+"""Maps the `key` of each process group to the number of calls that this rank has begun."""
 
 
 class Consensus:

@@ -86,7 +86,7 @@ class Agreement(NamedTuple):
 
 
 _AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
-"""The keys of the inner dict are digests of lists of parameters."""
+"""Maps each process group to a dict, whose keys are digests of lists of parameters."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 

@@ -162,7 +162,7 @@ def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: A
 
 
 def _sign(windows: Tensor) -> Scalar:
-    """Windows can be negative."""
+    """Return the sign of a sum that is stored in windows. A window can be negative."""
 
     def carried(carry: Scalar, window: Scalar) -> tuple[Scalar, Scalar]:
         new_carry = jnp.floor((window + carry) / BASE)

@@ -211,7 +211,9 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """The loop calls few functions, because it runs for every gradient of every step."""
+    """Return whether all tensors are plain, are on devices, and share no memory. The loop calls few functions, because
+    it runs for every gradient of every step.
+    """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:
         if not (

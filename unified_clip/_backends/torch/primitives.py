@@ -307,7 +307,7 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """A coefficient for each slice of a tensor is not supported."""
+        """Return whether the kernels support `coef`. A coefficient for each slice of a tensor is not supported."""
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:

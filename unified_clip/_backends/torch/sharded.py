@@ -47,7 +47,7 @@ def full_tensor(value: Any) -> Any:
 
 
 def full_max(values: Any) -> Any:
-    """Gather the shards before taking the maximum. PyTorch's maximum over shards can lose NaN, and fails if a shard is
+    """Return the maximum of the gathered shards. PyTorch's maximum over shards can lose NaN, and fails if a shard is
     empty.
     """
     return full_tensor(values).max()

@@ -58,8 +58,8 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """For complex tensors, the kernels can compute only the 2-norm. The kernels read real and imaginary parts as
-    separate numbers.
+    """Return whether the kernels can compute the norm. For complex tensors, the kernels compute only the 2-norm,
+    because they read real and imaginary parts as separate numbers.
     """
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
@@ -82,7 +82,9 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """This check has few function calls, because it runs for every gradient of every step."""
+    """Return whether the kernels support all tensors. The check calls few functions, because it runs for every gradient
+    of every step.
+    """
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False
     device_type = tensors[0].device.type

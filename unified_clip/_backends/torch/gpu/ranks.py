@@ -113,6 +113,8 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """The last bit of the first window is u**p. u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm."""
+    """Return the windows of a sum. The last bit of the first window is u**p. u is 2**-1075 for a float64 norm, and
+    2**-150 for a float32 norm.
+    """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

@@ -313,9 +313,9 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
-    """The copy of a table to the GPU is asynchronous. A launch on another CUDA stream would not wait for the copy, so
-    each CUDA stream has its own tables. Tables of CUDA graphs are not kept here, because a graph can run after kept
-    tables are deleted.
+    """Return the kept table of the current CUDA stream, or a new table. The copy of a table to the GPU is asynchronous,
+    and a launch on another CUDA stream would not wait for the copy. No table of a CUDA graph is kept here, because a
+    graph can run after kept tables are deleted.
     """
     if not _is_supported(device):
         return None
