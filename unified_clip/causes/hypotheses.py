@@ -236,8 +236,8 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """If the call returned no norm, a wrong norm and a wrong threshold can give the same coefficients. Then the kind of
-    the cause is "coefficient".
+    """Yield a wrong threshold that explains the results. If a wrong norm explains the same results, the kind of the
+    cause is "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:

@@ -97,7 +97,7 @@ States = dict[str, state.State]
 
 
 class AdaptiveStates:
-    """The rule agc has no state."""
+    """The states of the adaptive rules of a configuration. The rule agc has no state."""
 
     def __init__(self, tables: dict[str, AdaptiveTable]) -> None:
         self._tables = tables

@@ -311,7 +311,8 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """`values` waits until the device has computed the numbers. This object keeps no gradients in memory."""
+    """Numbers that the device might not have computed yet. `values` waits for the numbers. This object keeps no
+    gradients in memory."""
 
     def __init__(self, outcome: Outcome, is_adaptive: Sequence[bool]) -> None:
         self._late: list[tuple[Path, Scalar]] = []

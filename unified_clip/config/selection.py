@@ -77,7 +77,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """The gradients must be in the order of `group_leaves`."""
+        """Return the range of indices of each part. The gradients must be in the order of `group_leaves`."""
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -164,7 +164,7 @@ def names_in(names: Any) -> list[str]:
 
 
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
-    """Models and parameters that `copy.deepcopy` has already copied are replaced by their copies."""
+    """Replace models and parameters by the copies that `copy.deepcopy` has already made."""
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
     return memo.get(id(names), names)

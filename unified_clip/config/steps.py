@@ -28,7 +28,8 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """The step can also be a whole number of NumPy, or a tensor that can be used as an index.
+    """Return the step as an int. The step can also be a whole number of NumPy, or a tensor that can be used as an
+    index.
 
     remedy: The end of the error message for invalid values.
     """

@@ -55,8 +55,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
 
-    A clip of unknown effect counts as a clip. A clip in a file of `check.off` does not count as a clip. For a path, an
-    unused configuration or an ignored clip counts as a clip. For a pattern, neither of them counts.
+    A clip of unknown effect counts as a clip. A clip in a file of `check.off` does not count as a clip. An unused
+    configuration or an ignored clip counts for a path, but not for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)

@@ -43,7 +43,9 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Errors about unknown keys come first, because a misspelt key also causes an error about a missing key."""
+    """Convert the first error of pydantic to a ConfigError. Errors about unknown keys come first, because a misspelt
+    key also causes an error about a missing key.
+    """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.
     outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]

@@ -90,7 +90,8 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """If the file belongs to a trainer, the error message has the command that imports the file."""
+    """Return the settings in a file of unified_clip. For a trainer's file, the error message has the command that
+    imports the file."""
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -331,7 +332,7 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """If no format recognises the file, return ''."""
+    """Return advice to import a trainer's file, with the command. If no format recognises the file, return ''."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

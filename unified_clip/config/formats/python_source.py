@@ -193,7 +193,10 @@ class Source:
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:
-        """`names` has the parameter names of the called function, in their order."""
+        """Return the arguments of a call by name.
+
+        names: The parameter names of the called function, in their order.
+        """
         arguments: dict[str, ast.expr] = {}
         for position, argument in enumerate(call.args):
             if isinstance(argument, ast.Starred):

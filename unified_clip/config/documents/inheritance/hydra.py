@@ -206,7 +206,7 @@ def _final_package(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 
 def _absolute(package: str) -> tuple[str, ...]:
-    """The text up to the last `_global_` is dropped."""
+    """Return the keys of a package. The text up to the last `_global_` is dropped."""
     return tuple(filter(None, package.rpartition(GLOBAL)[2].split(".")))
 
 

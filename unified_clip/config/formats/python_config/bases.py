@@ -51,8 +51,8 @@ class ConfigBases(BaseFiles):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """If a base file cannot be read, the result is a `PartialTable`. For imports in `with read_base()`, return only
-        the imported names.
+        """Merge the names of the base files. For imports in `with read_base()`, merge only the imported names. If a
+        base file cannot be read, return a `PartialTable`.
         """
         imports = _imports(document)
         names: dict[str, Any] = {}
