@@ -79,8 +79,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     """Decide whether this rank owns a parameter.
 
     A parameter can be on a part of a device mesh, or on no mesh. Along a dimension in `distinct`, no two ranks have the
-    same parameter, and every rank owns the parameters that it has. Along each remaining dimension of `root` that the
-    parameter's mesh lacks, the ranks have copies of the parameter. The first of these ranks owns the parameter.
+    same parameter, and every rank owns the parameters that it has. Along each dimension of `root` that is neither in
+    `distinct` nor in the parameter's mesh, the ranks have copies of the parameter. The first of these ranks owns the
+    parameter.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.
@@ -202,8 +203,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group. Pass this number if you call
             `parallelize_module` before FSDP1. Tensor-parallel rank 0 owns the parameters outside the plan of
-            `parallelize_module`, such as a normalization layer. As `process_group`, pass the group of all
-            data-parallel and tensor-parallel ranks that together have one copy of the model.
+            `parallelize_module`, such as a normalization layer. In place of `model.process_group`, pass the group of
+            all data-parallel and tensor-parallel ranks that together have one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.

@@ -22,7 +22,7 @@ TWO_CALLBACKS = (
 def check_engine(kinds: Iterable[str]) -> None:
     """Raise RuntimeError if a training engine does not expose the gradients of a step.
 
-    kinds: The engine's names: a value of Accelerate's `DistributedType`, or the classes of a Lightning strategy.
+    kinds: A value of Accelerate's `DistributedType`, or the names of a Lightning strategy's classes.
     """
     for kind in kinds:
         if kind in INSTEAD:

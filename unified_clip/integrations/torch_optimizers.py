@@ -138,9 +138,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         """Clip before the step.
 
         If the step has a closure, replace the closure by a closure that clips. The `step` of a subclass can call the
-        `step` of its base class. PyTorch then calls this hook twice, and the second call must not clip. The stack frame
-        of the outer call is stored for this check. A boolean attribute would be wrong after a step that raises an
-        error.
+        `step` of its base class. PyTorch then calls this hook twice, and the second call must not clip. The stored
+        stack frame identifies the outer call. A boolean attribute would stay True after a step that raises an error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -221,7 +220,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 def _is_after_a_step(state: Any) -> bool:
     """Return whether the state of an optimizer shows that a step was made.
 
-    Adagrad has a state before the first step.
+    A state alone does not show this: Adagrad has a state before the first step.
     """
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 

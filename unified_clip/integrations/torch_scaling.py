@@ -34,7 +34,7 @@ def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. To avoid an additional wait, flags on a GPU can be ignored.
+    """Return whether the scaler skips the step. If reading a flag on a GPU adds a wait, the flag is ignored.
 
     flags: The result of `unscale`.
     waits: Whether the scaler waits for the GPU anyway.

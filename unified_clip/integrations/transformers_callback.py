@@ -109,8 +109,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         """The state of the clip.
 
         The trainer sets this attribute when it restores callbacks from a checkpoint. The trainer then replaces the
-        user's callback by a new callback. The two callbacks share their attributes. The user's callback therefore still
-        provides `last`. The new callback has the process group of the user's callback.
+        user's callback by a new callback. Both callbacks share their attributes. So the user can still read `last` from
+        the old callback, and the new callback has the process group.
         """
         return self.state_dict()
 

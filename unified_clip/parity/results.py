@@ -328,8 +328,8 @@ class ParityReport(ReportModel):
     """Frameworks whose absence does not fail the run."""
 
     chosen_cases: bool = Field(default=False, exclude=True)
-    """Whether the run has the option `--case`. Then a function that raises an error in all chosen cases might return
-    results in other cases.
+    """Whether the run has the option `--case`. With this option, `always_raising` is empty, because a function might
+    return results in other cases.
     """
 
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
@@ -371,7 +371,7 @@ class ParityReport(ReportModel):
 
     @property
     def differs(self) -> bool:
-        """Whether a result or a known difference is wrong. Excuses by a baseline are ignored."""
+        """Whether a result or a known difference is wrong. Failures that a baseline excuses count, too."""
         natives = any(result.problem for _, result in self.natives())
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 

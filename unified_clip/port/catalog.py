@@ -95,7 +95,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter for the gradients or for the model's parameters."""
+        """The name of the parameter that takes the gradients or the model's parameters."""
         return self.tensor or self.parameters[0]
 
     @property
@@ -105,8 +105,9 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of first parameters that have the same position in the framework's function and in the
-        replacement."""
+        """How many parameters, counted from the first, have the same position in the framework's function and in the
+        replacement.
+        """
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 

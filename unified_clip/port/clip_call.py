@@ -22,7 +22,7 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call, by the names of the function's parameters.
 
-    renamed: For each alternative name of a parameter: the name of the parameter.
+    renamed: Maps alternative names of parameters to the function's own names.
     """
 
     def __init__(

@@ -151,8 +151,8 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """Return whether the result of a `getattr` call can be one of the functions in `clips`.
 
     If the file calls the result with a gradient, or with a keyword that contains "clip", return True. If LAYER_NAMES or
-    OTHER_NAMES match names around the call of getattr, return False. Otherwise, return whether a clip would accept the
-    arguments of all calls.
+    OTHER_NAMES match names around the call of getattr, return False. Otherwise, return whether the arguments of each
+    call of the result fit one of the clips.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -170,7 +170,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return all calls of the function `node`, directly or through a variable."""
+    """Return all calls of the function `node`, also calls through variables to which the function is assigned."""
     call = module.call_of(node)
     calls = [] if call is None else [call]
     for read in module.assigned(node).reads if depth < MAX_ALIASES else ():

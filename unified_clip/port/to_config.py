@@ -44,7 +44,8 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
     """Return [threshold] or [upper bound, lower bound].
 
-    None stands for a missing argument. If the function clamps any tensor, a missing bound is infinite.
+    None stands for a missing argument. For a function for all tensors, such as torch.clamp, a missing bound is
+    infinite.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -53,8 +54,9 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Up to Keras 2.3.1, clipnorm= clips by the global norm. Since Keras 2.4, clipnorm= clips each tensor by its own
-    norm."""
+    """Return whether a clip can be clipnorm= of the package keras up to 2.3.1, which clips by the global norm. Later
+    versions clip each tensor by its own norm.
+    """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
@@ -75,10 +77,8 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) of an argument that makes a Keras optimizer clip.
-
-    A rule or family that is unknown is ''.
-    """
+    """Return (rule, family) for an argument of a Keras optimizer, such as clipnorm=. An unknown rule or family is
+    ''."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):

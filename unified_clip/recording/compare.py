@@ -55,7 +55,7 @@ class RecordingComparison:
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first two coefficients that differ between the runs because of eps, and the cause.
+    """The first pair of coefficients that differ because of eps, and the cause.
 
     The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect on this
     field.
@@ -107,8 +107,8 @@ def compare(
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: A function that returns whether the updates of two runs differ, at a step or later. `verify` passes
             this function. If `has_effect` returns False for a step, different optimizer settings at this step are not
-            reported. If you pass `has_effect`, the calls keep the step numbers of the recordings. Even large
-            differences of weights can then count as noise.
+            reported. With `has_effect`, the calls keep the step numbers of the recordings, and even large differences
+            of weights can count as noise.
 
     Returns:
         The reported differences, the causes of each difference, and the agreement of the runs.
@@ -217,15 +217,15 @@ def _to_report(
 ) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each divergence, in order.
 
-    Only one divergence is reported for each pair of calls. This list gives the order of preference:
+    Report the first divergence of each kind, and at most one for each pair of calls. The kinds in order of preference:
 
-    - the first divergence beyond accumulated rounding errors, or a coefficient that its norms do not explain
-    - the first divergence that exceeds rounding
-    - the first divergence
-    - the first divergence of each other stage, such as the threshold
+    - a divergence beyond accumulated rounding errors, or a coefficient that its norms do not explain
+    - a divergence that exceeds rounding
+    - any divergence
+    - a divergence of each other stage, such as the threshold
 
-    Rounding noise is reported only if nothing else differs. If calls without a partner remain, the result also
-    contains a divergence "calls" with the index `len(pairs)`.
+    Rounding noise is reported only if nothing else differs. If calls without a partner remain, the result also contains
+    a divergence "calls" with the index `len(pairs)`.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}

@@ -46,11 +46,13 @@ class Divergence:
     numbers."""
 
     ulps_at_its_size: float | None = None
-    """The distance of the two numbers. The unit is one ULP of a larger number.
+    """The distance of the two numbers, in ULP of the following number:
 
-    For a gradient, the unit is one ULP of the total norm. For a weight, the unit is one ULP of the largest norm that
-    the weight has had. For a coefficient, the unit is one ULP of the coefficient. If the difference of a weight comes
-    only from rounding noise, the field is 0.
+    - for a gradient, the total norm
+    - for a weight, the largest norm that the weight has had
+    - for a coefficient, the coefficient
+
+    If the difference of a weight comes only from rounding noise, the field is 0.
     """
 
     is_noise: bool = False

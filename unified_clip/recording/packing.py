@@ -89,10 +89,10 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of one run if the other run makes a single per-tensor call in the step.
+    """Join the calls of one run if the other run clips each tensor by its norm, in one call for the whole step.
 
-    For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. A call can clip both biases by their total
-    norm.
+    For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. The run in PyTorch can clip its two biases
+    by their total norm, in a separate call.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls
@@ -165,7 +165,9 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """TensorFlow clips a sparse gradient by the norm of its stored rows."""
+    """Return both calls and the names. TensorFlow clips a sparse gradient by the norm of its stored rows. If the other
+    run also clips by this norm, the norm replaces the exact norm.
+    """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
 

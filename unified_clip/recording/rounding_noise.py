@@ -78,7 +78,7 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 def noise_floor(line: RecordedCall) -> float:
     """Return the largest norm that counts as rounding noise. The norm is ROUNDING times one ULP of the total norm.
 
-    With a `norm_type` below 1, the total norm is far above the norms of the gradients, and the result is 0.
+    If `norm_type` is below 1, return 0, because the total norm is then far above the norms of the gradients.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:

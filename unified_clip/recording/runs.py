@@ -119,17 +119,17 @@ class RecordedCall(Table):
 
     watched: bool = False
     """Whether the recorded function belongs to a framework, not to unified_clip. In recordings of `verify`, the
-    coefficient of such a call is computed from clipped gradients with rounding errors."""
+    coefficient of such a call has rounding errors, because it is computed from clipped gradients."""
 
     returned_norm: Real | None = None
-    """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
+    """The norm that a framework's function returned. If the gradients' norms are recorded, `norm` is the exact norm."""
 
     passed_norm: Real | None = None
-    """The norm that the caller passed, for example by `use_norm=`. `norm` is exact if the recording has norms."""
+    """The norm that the caller passed. If the gradients' norms are recorded, `norm` is the exact norm."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm over the stored rows of sparse gradients. If each row is stored once, the field is None. If a
-    framework's function returns no norm, its coefficient follows from this norm."""
+    """The norm over the stored rows of sparse gradients, or None if each row is stored once. If a framework's function
+    returns no norm, `coef` follows from this norm."""
 
     after: str | None = None
     """The file with the gradients after the clip, for a watched call."""
@@ -197,7 +197,7 @@ class OptimizerStep(Table):
     cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients that changed after the last backward pass, not counting recorded clips."""
+    """The number of gradients that code other than recorded clips changed after the last backward pass."""
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
 

@@ -96,9 +96,9 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """A factor is the product of one cosine for each axis.
+    """Return a factor for each element of a block of axes. A factor is the product of one cosine for each axis.
 
-    first: The index of the first axis in the block.
+    first: The index of the block's first axis in the weight.
     places: Maps each axis to its position in an order of axes.
     """
     product: Float64s = np.ones(1)
@@ -109,9 +109,9 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the cosines, and then the sines, of the positions of all rows or columns.
+    """Yield the cosines, and then the sines, of the angles of all rows or columns.
 
-    The cosine of an element's position is a sum of products: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
+    An element with row angle x and column angle y has the factor cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
     """
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)

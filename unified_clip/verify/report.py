@@ -25,7 +25,9 @@ MAX_ROWS = 12
 """Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""A longer table shows this number of rows at the top, and again from the first row that differs."""
+"""A table with more than MAX_ROWS rows shows its first FIRST_ROWS rows, and FIRST_ROWS rows from the first difference
+on.
+"""
 
 MOST_PARAMETERS = 3
 

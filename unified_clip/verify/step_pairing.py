@@ -241,10 +241,10 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the largest difference of two tensors twice: in ULP of float32, and divided by the largest element.
+    """Return the largest difference of two tensors in ULP of float32, and divided by the largest element.
 
-    scale: The number whose ULP is the unit of the result. If `old` and `new` differ by more than rounding, `scale` is
-        at most the largest element of `old` and `new`.
+    scale: The unit is the ULP of this number. If the difference is more than rounding, and the largest element is
+        smaller than `scale`, the unit is the ULP of the largest element.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

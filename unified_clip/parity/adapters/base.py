@@ -139,7 +139,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def native_units(self, invocation: Invocation, rule: AGC) -> Returned | None:
-        """`invocation.gradients` contains all gradients, and then all parameters."""
+        """Clip by unit. `invocation.gradients` contains all gradients, and then all parameters."""
         return None
 
     def has_native(self, invocation: Invocation) -> bool:

@@ -147,9 +147,9 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _copied_unchanged_gradient(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error message if the call returned a copy of a gradient that it did not scale. Otherwise, return ''.
+    """Return an error message if a clip class copied a gradient with the coefficient 1. Otherwise, return ''.
 
-    If the coefficient of a gradient is 1, a clip class has to return the same object.
+    Such a gradient has to be returned as the same object.
     """
     if case.call.by_value:
         return ""
@@ -219,8 +219,10 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
 
 def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
-    """In results of `adagc`, the norms of the tensors are unknown. So the allowed error is ADAGC_FACTOR times
-    the allowed error of a norm.
+    """Return whether an allowed error of the norms explains the result of an adaptive rule.
+
+    Results of `adagc` contain no norms of tensors. So the allowed error is ADAGC_FACTOR times the allowed error of a
+    norm.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False

@@ -138,7 +138,7 @@ def _renew(
 ) -> list[Table]:
     """Update the size and cases of an entry.
 
-    Return a new entry for each further value of `not_finite`.
+    If its results have several values of `not_finite`, return a new entry for each value except the greatest.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():

@@ -61,8 +61,8 @@ class NativeDeviation:
     """A key of `KINDS`, or '' if the results are equal up to rounding."""
 
     finite_size: float = 0.0
-    """The largest relative difference of finite numbers. A difference by rounding is stored as 0. Differences of the
-    kind "touched" are stored in full."""
+    """The largest relative difference of finite numbers. Differences by rounding are stored as 0, except for the kind
+    "touched"."""
 
     norm: float | None = None
     """The relative error of the norm. If there is no norm to compare, the error is None. If a norm is inf or NaN, the

@@ -89,7 +89,7 @@ class Difference(NamedTuple):
     """Whether the result and the exact result have inf and NaN at the same positions."""
 
     has_nonzero: bool = False
-    """Whether an array has nonzero elements, but all exact elements of the array are 0."""
+    """Whether an array has nonzero elements, but the exact array and the input contain only zeros."""
 
 
 Arrays = Sequence[Float64s]

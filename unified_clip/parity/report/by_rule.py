@@ -14,7 +14,7 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The stages at which a call can have a result, in order of preference."""
+"""The stages that can represent the result of a call: the tensors, or the norm if there are no tensors."""
 
 
 class Function(NamedTuple):

@@ -198,7 +198,7 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """If a rule has two bounds, the bounds are -threshold and threshold."""
+    """Yield a call for each rule and threshold. For a rule with two bounds, the bounds are -threshold and threshold."""
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         problem = "takes an adaptive rule, not a threshold" if "rule" in required else ""

@@ -206,8 +206,8 @@ def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) ->
 def _below(norms: Sequence[float]) -> str:
     """Return a threshold of about a third of the smallest norm.
 
-    A function that wrongly rounds the coefficient to bfloat16 or float16 must return a wrong result. So the threshold
-    avoids coefficients that are close to numbers of these formats.
+    The threshold avoids coefficients close to bfloat16 or float16 numbers. Otherwise, the suite would not detect a
+    function that wrongly rounds the coefficient to these formats.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))

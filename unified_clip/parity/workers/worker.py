@@ -179,7 +179,8 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     """Run the cases, and return their results in order.
 
     If a graph with several cases fails, the cases run one by one. If a case also fails alone, the result is
-    {"unreadable": error}. If all cases succeed alone, the first case has this result.
+    {"unreadable": error}. If all cases succeed alone, the first case still gets {"unreadable": error}, so that the
+    failure of the graph is reported.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -252,7 +253,8 @@ def batches(
     """Yield lists of work items that share a graph.
 
     is_alone: A function that returns whether an item needs a separate graph.
-    is_wide: A function that returns whether an item has 64-bit numbers. Items with 64-bit numbers get separate graphs.
+    is_wide: A function that returns whether an item has 64-bit numbers. Items with and without 64-bit numbers never
+        share a graph.
     """
     yield from ([item] for item in runs if is_alone(item))
     shared = [item for item in runs if not is_alone(item)]
@@ -279,7 +281,7 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 
 class ResultsOut:
-    """The directory of the results. At the same time, the parent process reads and deletes results."""
+    """The directory of the results. While the worker writes results, the parent process reads and deletes them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -28,12 +28,13 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""(pattern, measured function) tuples. If the name of a function matches the pattern, this function and the measured
-function return the same result."""
+"""(pattern, function in the parity suite) tuples. A function whose name matches the pattern returns the same result as
+the function in the parity suite.
+"""
 
 
 def measured_as(name: str) -> str:
-    """Return the measured function that returns the same result as the function `name`. If there is none, return ''."""
+    """Return the function in the parity suite that returns the same result as the function `name`, or ''."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)
@@ -49,7 +50,7 @@ def framework_of(function: str) -> str:
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a measured function."""
+    """Return the known differences of a function in the parity suite."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)

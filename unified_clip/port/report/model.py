@@ -127,7 +127,8 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The name of the function, or a text such as "all of torch's" if the name is `*`."""
+        """The name of the function. For `*`, which means all functions of a framework, a text such as "all of
+        torch's"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 

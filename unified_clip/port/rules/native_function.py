@@ -23,7 +23,7 @@ ONLY_IN_PLACE = (
 )
 
 WriteClip = Callable[[str, str], list[str]]
-"""The type of a function that returns lines of code for a clip. The arguments are the name of the clip and the name of
+"""The type of a function that returns lines of code for a clip. The arguments are the code of the clip and the code of
 the parameters."""
 
 

@@ -28,7 +28,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag the clip if a training engine in the file rejects the class of unified_clip."""
+    """Rename the clip to unified_clip's class. If a training engine in the file rejects this class, flag the clip."""
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])

@@ -168,7 +168,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Comments after the new last element are kept. If there are none, comments before the bracket are kept.
+    """Return the white space for the end of a list, with the comments after the new last element. If there are no such
+    comments, keep the comments before the bracket.
+
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.
     """

@@ -48,10 +48,10 @@ class Gradients:
         return kind == "gradient"
 
     def has_gradient_name(self, node: cst.BaseExpression) -> bool:
-        """Return whether a name in an expression is typical of gradients, such as `grads`.
+        """Return whether an expression contains a name that is typical of gradients, such as `grads`.
 
-        The name can belong to an object, a container, a called function, or the iterable of a loop. The last parameter
-        of a gradient hook always counts as a gradient.
+        Examples are grads.x, grads[0], grads(), and a variable of a loop over grads. The last parameter of a gradient
+        hook always counts as a gradient.
         """
         match node:
             case cst.Attribute(value=inner, attr=attribute):

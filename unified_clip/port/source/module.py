@@ -139,8 +139,9 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether no scope binds the first part of a name, such as `torch` in `torch.clamp`. Builtins are bound
-        names."""
+        """Return whether the file does not define the first part of a name, such as `torch` in `torch.clamp`. Builtins
+        count as defined.
+        """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         is_bound = first is None or scope is None or first.value in self._captured or bool(scope[first.value])

@@ -30,7 +30,9 @@ PUNCTUATION = frozenset(
 
 class _MetadataWrapper(metadata.MetadataWrapper):
     def visit_batched(self, visitors: Iterable[Any], before_visit: Any = None, after_leave: Any = None) -> cst.CSTNode:
-        """Call `visit_Module` of each provider, which visits all nodes. LibCST visits all nodes a second time."""
+        """Call only `visit_Module` of each provider, which visits all nodes. LibCST's method would visit all nodes a
+        second time.
+        """
         with ExitStack() as stack:
             for visitor in visitors:
                 stack.enter_context(visitor.resolve(self))
@@ -180,7 +182,7 @@ def owner_of(call: cst.Call) -> cst.BaseExpression:
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:
     """Return a node and all inner nodes in order, except white space, comments and punctuation.
 
-    parents: A dict that gets the parent of each node.
+    parents: A dict to which the function adds {node: parent}.
     """
     nodes, stack = [], [node]
     while stack:

@@ -65,9 +65,8 @@ class PaddleClips:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return each source if all its clips can be rewritten.
-
-        Otherwise, add a reason to the `why_not` of the clips.
+        """Return the sources whose clips can all be rewritten. For the clips of all other sources, add a reason to
+        `why_not`.
         """
         kept = {argument for source in sources for argument in source.uses}
         complete = []

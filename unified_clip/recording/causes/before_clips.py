@@ -142,7 +142,7 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     A port that transposes only the rectangular weights might forget the square weights.
 
     orders: Maps each weight to the order of its elements in the port: "same", "transposed", "reshaped" or "permuted".
-        No framework uses the order "permuted".
+        The order "permuted" is always wrong, because no framework uses it.
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"

@@ -74,11 +74,10 @@ def _consequences(divergence: Divergence) -> set[str]:
 def effective(
     steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
-    """Yield the differences between optimizer steps that have an effect on recorded norms.
+    """Yield each difference between optimizer steps that changes recorded norms by more than ROUNDING ULP.
 
-    An effect is a change of more than ROUNDING ULP. If the norms were not compared, all differences are yielded. A
-    difference between momentum rules is not yielded if the next weights agree, because the training code compensates
-    for the difference.
+    If the norms were not compared, all differences are yielded. A difference between momentum rules is not yielded if
+    the next weights agree, because the training code compensates for the difference.
 
     has_effect: A function that returns whether a difference has an effect. If the function is None, compare the norms.
     """

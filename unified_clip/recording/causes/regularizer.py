@@ -20,8 +20,9 @@ FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is measured in gradients."""
 
 CLOSE = 1.5
-"""The largest allowed factor between the weight decay of an optimizer and the bounds that the norms of the gradients
-give."""
+"""The norms of the gradients give bounds for the weight decay. The optimizer's weight decay may differ from each bound
+by up to this factor.
+"""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """(norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight decay)."""
@@ -148,7 +149,7 @@ def regularizer_cause(
     unknown: Sequence[str],
     evidence: str,
 ) -> Cause:
-    """Return the cause that the original or the port adds weight decay to its gradients before the clip.
+    """Return a cause: the original or the port adds weight decay to its gradients before the clip.
 
     runs: The names of the original and the port.
     decays: The weight decay of each run's optimizer, or None if the weight decay is unknown.

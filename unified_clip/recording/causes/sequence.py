@@ -71,7 +71,8 @@ def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
 
 
 def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> bool:
-    """Return whether SGD explains the weights of both runs. Only one of the runs uses clipped gradients.
+    """Return whether the weights fit SGD with clipped gradients in one run, and with unclipped gradients in the other
+    run.
 
     moves: Four numbers for each weight. The first three numbers are norms of the weight before the step, after the
         unclipped step, and after the clipped step. The last number is the squared norm of the gradient.
@@ -246,8 +247,7 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     """If one run clips per tensor or per group, report the clip rule as the divergence.
 
-    A loop over parameters makes one call for each gradient, with the gradient's norm as the total norm. Therefore, both
-    runs record the rule "global".
+    The recorded rules do not show this difference: a loop that clips each parameter in its own call records "global".
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":

@@ -35,7 +35,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     If a signal ended the command, the same signal ends this process. If the command cannot be started, remove the file,
     and return NOT_FOUND or NOT_EXECUTABLE.
 
-    UsageError: The file exists, or cannot be created. The same applies to its directory of parts.
+    UsageError: The file or its directory of parts already exists, or cannot be created.
     """
     print(end="", flush=True)  # Lines that this process printed come before those of the command.
     parts = file.with_name(f"{file.name}.parts")

@@ -26,7 +26,7 @@ class NativeEvent:
     """The fields that a recording has for a call of a framework's clip function.
 
     `norm` is the norm that the caller passed or the function returned. If there is no such norm, or if the recording
-    has norms, the recorder measures the exact norm. `coef` follows from the function's formula.
+    has the norm of each gradient, the recorder measures the exact norm. `coef` follows from the function's formula.
     """
 
     in_graph = False

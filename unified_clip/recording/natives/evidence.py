@@ -42,7 +42,7 @@ class NativeCall:
     threshold: float | tuple[float, float] | None
     """The threshold of the norm, or the bounds of a clip by value.
 
-    The field is None if the threshold is not a single number.
+    The field is None if a threshold or bound is not a single number.
     """
 
     norm_type: float | None = 2.0

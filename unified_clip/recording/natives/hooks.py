@@ -45,8 +45,8 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: The places of the function as (module or class, name). The function is the attribute at the first place
-            that exists. Places with another attribute stay unchanged.
+        homes: Places as (module or class, name). The function is the attribute at the first existing place. Places that
+            contain another object stay unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:
@@ -65,7 +65,7 @@ class Hooks:
     def switch(self, is_on: bool) -> None:
         """Put all hooks in place, or remove them.
 
-        Modules that imported such a function by `from ... import` also get the replacement.
+        A module that imported a hooked function by `from ... import` also gets the replacement.
         """
         if is_on == self._is_on:
             return

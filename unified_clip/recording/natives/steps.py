@@ -117,10 +117,11 @@ def record_step(
 ) -> None:
     """Record a step of an optimizer, with the losses since the previous step. Only numeric settings are recorded.
 
+    optimizer: The name of the optimizer's class.
     settings: Maps PyTorch's names of settings, such as `lr`, to values. SETTINGS in `optimizers/names.py` lists the
         names.
     passes: Further known fields of `OptimizerStep`, such as `backward_calls`.
-    is_users: Whether the user might have defined the class.
+    is_users: Whether the user might have defined this class.
 
     ValueError: The module of the class is unknown, or the name of a setting is unknown.
     """
@@ -138,7 +139,9 @@ def of_groups(values: Sequence[Any]) -> Any:
 
 
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
-    """Return {"decayed": [elements with weight decay, all elements]}, or {} if all or none have weight decay.
+    """Return {"decayed": [number of elements with weight decay, number of all elements]}.
+
+    If all elements or no elements have weight decay, return {}.
 
     parameters: (weight decay, number of elements) for each parameter that the optimizer changes.
     """

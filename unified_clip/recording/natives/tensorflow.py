@@ -58,7 +58,7 @@ def _not_converted(wrapper: Callable[[Any], Any], function: Callable[..., Any]) 
 def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that marks its results as gradients. A method of a gradient tape also records the loss.
 
-    position: The position of the argument that contains the sources. The function returns gradients for the sources.
+    position: The position of the argument with the variables for which `function` computes gradients.
     """
     keyword = [*inspect.signature(function).parameters][position]
 
@@ -231,7 +231,8 @@ def report_call(
     record nothing.
 
     Some returned tensors depend on the recording operation, because a graph runs only operations that its results need.
-    Only few operations read a tensor, because additional operations can change how TensorFlow optimizes the graph.
+    The function adds as few operations as possible, because additional operations can change how TensorFlow optimizes
+    the graph.
 
     describe: A function that gets the values of `thresholds`, and returns the settings of the call.
     weights, names: The values and names of the gradients' variables. If `names` is empty, use the known variables of

@@ -117,8 +117,9 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """An effect can have a number for each parameter group. Repeated numbers and the order of the groups are
-    ignored."""
+    """Return whether two settings are close. A tuple has one number for each parameter group. Repeated numbers and the
+    order of the groups are ignored.
+    """
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
     if 1 in (len(left), len(right)):
@@ -145,7 +146,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
     """Advise which eps of `late` has the same effect as the eps of `early`.
 
-    The numbers have all digits, because 0.999 and 0.999 in float32 have different effects in float64.
+    The numbers are not shortened: 0.999 as float32 is another number in float64.
     """
     eps = early.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)

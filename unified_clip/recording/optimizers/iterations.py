@@ -74,8 +74,7 @@ def _order_of_calls(
 ) -> Order | None:
     """For each call in `left`, return the index of the matching call in `right`. If a call has no match, return None.
 
-    known: The result for an earlier iteration. The earlier result decides between calls that names, shapes and norms do
-        not distinguish.
+    known: The result for an earlier iteration. If names, shapes and norms fit several calls, this result decides.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]

@@ -139,10 +139,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove iterations that both runs skip. Only the first run makes clip calls in these iterations.
+    """Remove the clip calls of iterations that both runs skip. Only the first run has these calls.
 
-    For example, the second run clips inside optax.apply_if_finite. If gradients are not finite, the function does not
-    clip.
+    For example, the second run clips inside optax.apply_if_finite, which does not clip if gradients are not finite.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))

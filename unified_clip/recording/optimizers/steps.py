@@ -28,7 +28,7 @@ FASTEST = 64
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""Maps names of settings to texts. A clip has an eps, too."""
+"""Maps names of settings to texts. The text of eps names the optimizer, because a clip can also have an eps."""
 
 
 class StepDifference(NamedTuple):
@@ -37,9 +37,9 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Set the step of each clip call and each optimizer step to the number of the optimizer step.
+    """Number the optimizer steps, and give each clip call the number of its step. Remove calls without gradients.
 
-    Calls without gradients are left out.
+    If a script sets step numbers, both runs keep their numbers.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not (a.optimizer_steps and b.optimizer_steps):
@@ -98,7 +98,8 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
     """Compare the optimizer steps of two runs. For each kind of cause and each setting, return only the first
     difference.
 
-    If one run uses each learning rate one step later, this shift replaces the differences between single rates.
+    If one run uses each learning rate one step later, return this shift instead of the differences between learning
+    rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -178,7 +179,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 
 
 def _pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
-    """If the learning rates of a run change a whole number of times as fast as in the other run, return advice."""
+    """Return advice if the learning rate of one run changes 2, 3 or more times as fast as in the other run."""
     if any(step.backward_calls == 0 for run in (a, b) for step in run.optimizer_steps):
         return ""
     for run, other in ((b, a), (a, b)):
@@ -196,7 +197,7 @@ def _pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """If a framework returns new gradients, the gradients are always cleared."""
+    """Yield a difference if only one run clears its gradients. New gradients in each step count as cleared."""
     cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)
@@ -221,7 +222,8 @@ def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDif
 def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
-    In frameworks that return new gradients from each backward pass, `backward_calls` is None.
+    If a framework returns new gradients from each backward pass, `backward_calls` is None. New gradients count as
+    cleared.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
@@ -271,8 +273,9 @@ def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a call has gradients without names. In recordings of `verify`, a position such as "0" can be
-    followed by words."""
+    """Return whether a call has a position such as "0" in place of a gradient's name. In recordings of `verify`, words
+    can follow the position.
+    """
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 

@@ -88,8 +88,9 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return a cause if one optimizer squares each repeated row, and the other optimizer squares the sum of the
-    repeated rows."""
+    """Return a cause if the optimizers treat repeated rows of a sparse gradient differently: one optimizer squares each
+    row, and the other optimizer squares the sum of the rows.
+    """
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None

@@ -121,8 +121,8 @@ class ComparisonReport(ReportModel):
     divergences: list[ReportedDivergence]
     agreements: list[Agreement]
     unreported: list[Finding]
-    """A difference between the eps of both runs that causes no reported difference. `max_ulp` can hide the effect of
-    eps."""
+    """Another eps in one run, if no reported difference shows its effect. For example, `max_ulp` can hide the
+    effect."""
 
     notes: list[str]
     """Sentences about what was compared, and how closely both runs agree."""
@@ -131,7 +131,7 @@ class ComparisonReport(ReportModel):
     """Sentences about logged numbers."""
 
     remedies: list[str]
-    """Sentences with the code to change. The list does not repeat code from the sentence of a cause."""
+    """Sentences with the code to change. Code in the `why` of a divergence is not repeated."""
 
     where_to_look: list[str]
     ruled_out: list[str]

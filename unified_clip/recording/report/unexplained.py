@@ -90,7 +90,9 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
-    """If the runs clip different numbers of elements at the first step, and the cause is unknown, return a sentence."""
+    """If the runs clip different numbers of elements at the first step, and no cause is known, return a sentence with
+    both numbers.
+    """
     step = comparison.pairs[0].a.step if comparison.pairs else None
     calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
     sizes = [sum(map(elements, each)) for each in calls]

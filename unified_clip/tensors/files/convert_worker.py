@@ -209,9 +209,9 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk expands to more bytes than its size.
+    """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk is larger than the dataset's chunk size.
 
-    HDF5 does not check chunks. A chunk can expand if it is compressed with gzip.
+    HDF5 does not check this. Only a chunk that is compressed with gzip can be too large after decompression.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]

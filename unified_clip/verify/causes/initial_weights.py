@@ -76,8 +76,9 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
-    """Weight decay moves each weight towards 0. One or two misfits are not enough, because they can have this direction
-    by chance."""
+    """Return whether weight decay explains the misfits: at least three misfits, and all of them towards a weight of 0.
+    One or two misfits can have this direction by chance.
+    """
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
         parts = misfits[wrong] / parameter.to_zero[wrong]
