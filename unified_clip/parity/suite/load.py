@@ -107,8 +107,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     replaced = [name for name, framework in frameworks.items() if framework.functions]
     if replaced and not data.known:
         raise SuiteError(
-            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, no result of your "
-            f"functions fails the run. {known_list_advice(file)}"
+            f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, the run passes "
+            f"even if your functions are wrong. {known_list_advice(file)}"
         )
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []
@@ -171,7 +171,7 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 
 
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
-    """A name such as `jax:device` means the mode of one framework."""
+    """Return the suite without some modes. A name such as `jax:device` means the mode of one framework."""
     for mode in modes:
         _check_mode(suite, mode)
     frameworks = {
@@ -212,7 +212,7 @@ def _check_mode(suite: Suite, mode: str) -> None:
 
 
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
-    """In a name, `*` stands for any text.
+    """Return the suite with only the cases that `--case` names. In a name, `*` stands for any text.
 
     whole: The suite before `--frameworks` removes frameworks. Error messages need this suite.
     """

@@ -148,7 +148,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """If the clip is assigned to a variable, remove the assignment."""
+    """Mark a clip of an optimizer as rewritten. If the clip is assigned to a variable, remove the assignment."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

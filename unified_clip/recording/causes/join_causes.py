@@ -45,7 +45,10 @@ class Effect(Protocol):
 def join(
     points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
-    """Return all divergences of calls and of optimizer steps, each with its causes, in order of time."""
+    """Return the divergences of calls and of optimizer steps, each with its causes, in order of time.
+
+    Differences that follow from an earlier difference are left out, so that a report contains each cause once.
+    """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
         steps = [each for each in steps if each.divergence.parameter != "weight_decay"]

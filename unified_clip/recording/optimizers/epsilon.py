@@ -91,8 +91,9 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return (left value, right value, cause). The values are the results of `after_correction`. If a result of
-    `after_correction` is None, both values are names of places, such as "inside the root".
+    Return None if both epsilons have the same effect, or if an epsilon was not recorded. Otherwise, return (left value,
+    right value, cause). The values are the results of `after_correction`. If a result of `after_correction` is None,
+    both values are names of places, such as "inside the root".
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):

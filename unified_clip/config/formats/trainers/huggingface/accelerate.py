@@ -70,7 +70,8 @@ class Accelerate(Format):
             return Imported(self.settings("global_norm", threshold), notes)
         if kind != "DEEPSPEED":
             raise SetElsewhereError(
-                f"{document.name}: with distributed_type {kind!r}, the script calls accelerator.clip_grad_norm_.",
+                f"{document.name}: with distributed_type {kind!r}, the training script passes the threshold to "
+                "accelerator.clip_grad_norm_.",
                 "Write a clip configuration, with the max_norm of this call as the threshold.",
             )
         if not document.get(*FILE):
