@@ -47,7 +47,8 @@ def join(
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return the divergences of calls and of optimizer steps, each with its causes, in order of time.
 
-    Differences that follow from an earlier difference are left out, so that a report contains each cause once.
+    A cause that only follows from an earlier difference is left out. If clip calls and optimizer steps have the same
+    cause, the divergences of the optimizer steps are left out.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:

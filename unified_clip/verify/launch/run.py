@@ -51,7 +51,8 @@ def run(
     """Run both training steps in parallel, each in its own process, and return the runs.
 
     timeout: The number of seconds after which both processes are ended.
-    resync: The names of --map. If None, the old weights are not copied into the new training step.
+    resync: {old name: new name} from --map. After each step, the old weights are copied into the new training step. If
+        None, no weights are copied.
     advance: A function that shows progress. Its arguments are the side ("old" or "new") and the number of finished
         steps.
     """
