@@ -50,7 +50,10 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
 
 
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
-    """places: (framework, case name) of the results."""
+    """Repeat calls of frameworks' functions, and store whether the second results are equal.
+
+    places: (framework, case name) of the results.
+    """
     cases = {case.name: case for case in suite.cases}
     results = {case.name: case.natives for case in report.cases}
     places = [place for place in places if not results[place[1]][place[0]].second_call]

@@ -71,7 +71,7 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """`a` and `b` are results of `sums_of`."""
+    """Return whether `a` and `b`, two results of `sums_of`, are close. `norm` is the norm of the matrices."""
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 

@@ -162,7 +162,9 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """If the function returns only once, after the last step, each step gets the same number of lines."""
+    """Yield the lines with their steps. If the function returns only once, after the last step, each step gets the same
+    number of lines.
+    """
     if run.yields or len(lines) % steps:
         yield from lines
         return

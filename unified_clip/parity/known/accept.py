@@ -196,7 +196,7 @@ def _size(natives: Collection[NativeResult], within: float) -> float:
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """old: The previous entries. If a previous entry was for the same differences, copy the title and the reason."""
+    """Return an entry for differences. If an entry in `old` was for the same differences, copy its title and reason."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]

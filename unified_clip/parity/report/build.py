@@ -16,7 +16,7 @@ from . import baseline, compared_functions
 def report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
-    """fields: Values of other fields of `ParityReport`, such as `versions`."""
+    """Return a report. `fields` are values of other fields of `ParityReport`, such as `versions`."""
     defaults: dict[str, Any] = {"suite": "", "versions": {}, "titles": {}, "notes": []}
     defaults |= {"verdict": "", "exit_code": 0, "baseline": None, "problems": []}
     result = ParityReport(

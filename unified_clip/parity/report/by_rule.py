@@ -59,7 +59,7 @@ class Row:
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """If only one framework has a function for a rule, there is no row for the rule."""
+    """Return a row for each rule for which two or more frameworks have a function."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

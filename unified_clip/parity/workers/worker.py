@@ -118,7 +118,9 @@ def unknown_mode(function: str, mode: str) -> str:
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Python's version is shortened, as in "3.11", because patch releases do not affect results."""
+    """Yield (package, version). Python's version is shortened, as in "3.11", because patch releases do not affect
+    results.
+    """
     yield "python", ".".join(platform.python_version_tuple()[:2])
     for package in dict.fromkeys([*packages, "numpy"]):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

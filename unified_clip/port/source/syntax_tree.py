@@ -134,7 +134,7 @@ class SyntaxTree:
         return next((scope for scope in around if scope is not None), None)
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
-        """If necessary, append underscores to `name`."""
+        """Return a name that the code does not use: `name`, if necessary with underscores at the end."""
         nodes = self.nodes if within is None else sorted_nodes(within)
         used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
         while name.rpartition(".")[2] in used:
@@ -213,7 +213,7 @@ def _fields(kind: type[cst.CSTNode]) -> list[str]:
 
 
 def _on_one_line(code: str) -> str:
-    """Line breaks in strings are kept."""
+    """Return the code in one line. Only line breaks in strings are kept."""
     if "\n" not in code and "\r" not in code and "#" not in code:
         return code
     parts: list[str] = []

@@ -110,7 +110,7 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
-    """If names are equal, each name gets its position as a suffix."""
+    """Return each variable with its name, and None for other sources. Equal names get their positions as suffixes."""
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [

@@ -95,7 +95,9 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
-    """The first sentence about a cause explains the cause. Later sentences contain only its name."""
+    """Yield the sentences about each divergence. The first sentence about a cause explains the cause. Later sentences
+    contain only its name.
+    """
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):

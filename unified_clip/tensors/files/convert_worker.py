@@ -275,7 +275,11 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """If the file cannot be imported, raise UnreadableError. If a package is missing, raise ModuleNotFoundError."""
+    """Return the function `name` of a Python file.
+
+    UnreadableError: The file cannot be imported, or has no such function.
+    ModuleNotFoundError: A package is missing.
+    """
     try:
         return function_in(path, name)
     except ModuleNotFoundError:
