@@ -309,8 +309,8 @@ class Observation:
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the returned norm and the coefficient of each gradient.
 
-        If `hypothesis.tolerance` is larger than `slack`, `hypothesis.tolerance` is the allowed error of the
-        coefficients.
+        slack: The allowed relative error. For the coefficients, the larger of `slack` and `hypothesis.tolerance` is
+            allowed.
         """
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False

@@ -118,7 +118,7 @@ class _Run:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
 
     def collect(self, out: Path) -> bool:
-        """Return whether there were new results."""
+        """Read the results that the worker has written, and return whether there were new results."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}

@@ -72,9 +72,11 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """For each call in `left`, return the index of the matching call in `right`. If a call has no match, return None.
+    """Return the indices in `right` of the calls that match the calls in `left`.
 
-    known: The result for an earlier iteration. If names, shapes and norms fit several calls, this result decides.
+    If a call has no match, or if two calls of one run have a gradient in common, return None.
+
+    known: The result for an earlier iteration, which applies if names, shapes and norms fit several calls.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
