@@ -139,17 +139,17 @@ def assert_clip_parity(
     __tracebackhide__ = True
     _need_extra()
     _need_list(frameworks)
-    from .parity import single_case
+    from .parity import assert_parity
     from .parity.outcome import Failure
 
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
     names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
     _check(names, pythons, missing)
-    case = single_case.make(grads, _name(rule), arguments)
+    case = assert_parity.make(grads, _name(rule), arguments)
     _need_elements(case.gradients, "grads has")
     chosen = {name: pythons.get(name, sys.executable) for name in names}
-    outcomes = single_case.run(case, chosen, TIMEOUT)
-    absent, wrong = single_case.problems(case, outcomes, chosen)
+    outcomes = assert_parity.run(case, chosen, TIMEOUT)
+    absent, wrong = assert_parity.problems(case, outcomes, chosen)
     failures = [each for each in outcomes.values() if isinstance(each, Failure) and each.kind != "missing"]
     title = "failed on a framework"
     if len(wrong) > len(failures):
@@ -157,7 +157,7 @@ def assert_clip_parity(
     if missing == "fail":
         wrong = absent + wrong
     if wrong:
-        call = case.name.removeprefix(f"{single_case.GIVEN}: ")
+        call = case.name.removeprefix(f"{assert_parity.GIVEN}: ")
         lines = [f"{call} {title}", *wrong]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     if absent:
@@ -203,11 +203,11 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     _need_list(frameworks)
     from .parity import run_suite
     from .parity.report import build, compared_functions, markdown
-    from .parity.suite import load
+    from .parity.suite import load, select
 
     chosen = load.read(Path(suite))
     if frameworks is not None:
-        chosen = load.only(chosen, list(frameworks))
+        chosen = select.only(chosen, list(frameworks))
     report = run_suite.run(chosen)
     if report.exit_code:
         lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared_functions.line(report)]

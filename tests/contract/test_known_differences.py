@@ -14,7 +14,7 @@ from unified_clip.parity.known import entries, match
 from unified_clip.parity.known.entries import KnownDifference
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.results import NativeResult
-from unified_clip.parity.suite import load
+from unified_clip.parity.suite import load, select
 from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.worker_files import WorkItem
 
@@ -43,7 +43,7 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="module")
 def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     """In a process of their own, as in a parity run."""
-    chosen = load.only(load.read(SUITE), [kit.name])
+    chosen = select.only(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.options.frameworks or kit.name in case.options.frameworks]
     came = run_worker.run_worker(
         run_worker.command(kit.name), [WorkItem(NATIVE, case) for case in cases], chosen.timeout

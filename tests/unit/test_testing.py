@@ -19,7 +19,7 @@ import pytest
 import unified_clip
 from unified_clip import testing
 from unified_clip._install import command
-from unified_clip.parity import single_case
+from unified_clip.parity import assert_parity
 from unified_clip.parity.suite import cases
 from unified_clip.parity.workers import run_worker
 from unified_clip.tensors import types
@@ -318,7 +318,7 @@ def test_sparse_gradients_are_not_kept_either() -> None:
     rows = types.Dense("float32", np.ones((2, 1), np.float32))
     sparse = types.Sparse(np.array([1, 1], np.int64), rows, (3, 1))
     kept = weakref.ref(sparse)
-    assert single_case.problems(cases.make_case("embedding", {"rows": sparse}, {"call": "global_norm"}), {}, {}) == (
+    assert assert_parity.problems(cases.make_case("embedding", {"rows": sparse}, {"call": "global_norm"}), {}, {}) == (
         [],
         [],
     )

@@ -84,8 +84,8 @@ ONLY_OWN = (
 )
 
 BESIDE_DEEPSPEED = (
-    "DeepSpeed does not expose the gradients of a step, so code cannot clip them. Pass {arguments}, and set "
-    '"gradient_clipping": "auto" in the settings of DeepSpeed.'
+    "DeepSpeed does not expose the gradients of a step, so code cannot clip them. Pass {arguments} to "
+    'TrainingArguments, and set "gradient_clipping": "auto" in the settings of DeepSpeed.'
 )
 
 UNUSED = (

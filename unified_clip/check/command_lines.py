@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from ..config.clip_config import ClipConfig
 from ..config.documents import Document, Key, format_value
+from ..config.documents.script_options import COMMENT, option_value, script_options
 from ..config.formats import FORMATS, Format, convert, placement
-from ..config.formats.trainers.torch.megatron import COMMENT, option_value, script_options
 from ..errors import ConfigError
 from .clip_use import ClipUse, NamedValue
 

@@ -247,8 +247,8 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number, or a table or list with a number. The number can be 0. The threshold 0 makes
-    all gradients 0 in some programs."""
+    """Return whether a value is a number, or a table or list with a number. The number can be 0, because some programs
+    make all gradients 0 for the threshold 0."""
     return any(is_number(each.value) for each in inner_values(value))
 
 

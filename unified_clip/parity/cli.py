@@ -231,7 +231,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
 
 
 def _suite(options: argparse.Namespace) -> Suite:
-    from .suite import load
+    from .suite import load, select
     from .suite.schema import SuiteError
 
     suite = whole = load.read(options.suite, accepting=options.accept)
@@ -243,11 +243,11 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
-        suite = load.only(suite, comma_separated(options.frameworks))
+        suite = select.only(suite, comma_separated(options.frameworks))
     if options.without:
-        suite = load.without(suite, comma_separated(options.without))
+        suite = select.without(suite, comma_separated(options.without))
     if options.case:
-        suite = load.only_cases(suite, options.case, whole)
+        suite = select.only_cases(suite, options.case, whole)
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
 
 

@@ -74,8 +74,13 @@ def test_auto_with_a_trainer_leaves_the_clip_to_its_argument(check: Check) -> No
         ("max_grad_norm=0.7, ", "1.0", "drift", "max_grad_norm=1.0"),
         ("max_grad_norm=0.7, ", '"1.0"', "drift", "max_grad_norm=1.0"),
         ("max_grad_norm=0.0, ", "1.0", "drift", "max_grad_norm=1.0"),
-        ("max_grad_norm=1.0, ", "0.1", "unknown", 'Pass max_grad_norm=1.0, and set "gradient_clipping": "auto"'),
-        ("", "0.1", "unknown", 'Pass max_grad_norm=1.0, and set "gradient_clipping": "auto"'),
+        (
+            "max_grad_norm=1.0, ",
+            "0.1",
+            "unknown",
+            'Pass max_grad_norm=1.0 to TrainingArguments, and set "gradient_clipping": "auto"',
+        ),
+        ("", "0.1", "unknown", 'Pass max_grad_norm=1.0 to TrainingArguments, and set "gradient_clipping": "auto"'),
     ],
 )
 def test_a_threshold_that_trainer_rejects_is_a_drift_if_it_differs_from_the_configuration(

@@ -237,7 +237,7 @@ def test_the_edit_for_training_arguments_with_deepspeed_sets_the_threshold(check
     findings = check(files, off_rule("nlp/**", "vision/**")).findings
     assert [(each.kind, each.path) for each in findings] == [("unknown", "nlp/ds.json"), ("drift", "nlp/train.py")]
     assert all(each.edit.startswith("Remove this file from check.off in clip.toml.\n") for each in findings)
-    assert "Pass max_grad_norm=1.0, and set" in findings[1].edit
+    assert "Pass max_grad_norm=1.0 to TrainingArguments, and set" in findings[1].edit
 
 
 HYDRA = "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\ngradient_clip_val: {}\n"

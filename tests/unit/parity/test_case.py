@@ -24,7 +24,7 @@ from support.parity.runs import (
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.report import terminal_case
-from unified_clip.parity.suite import load
+from unified_clip.parity.suite import load, select
 from unified_clip.parity.workers import run_worker
 
 NUMPY = "[frameworks.numpy]\nmodes = ['host']"
@@ -104,7 +104,7 @@ def test_a_pattern_chooses_several_cases(tmp_path: Path) -> None:
     assert 1 < len(worked) < len(every_name)
 
     def chosen(*names: str) -> list[str]:
-        return [case.name for case in load.only_cases(whole, names, whole).cases]
+        return [case.name for case in select.only_cases(whole, names, whole).cases]
 
     assert chosen("worked example: *") == worked
     assert chosen(worked[1], "worked *") == [worked[1], *(name for name in worked if name != worked[1])]

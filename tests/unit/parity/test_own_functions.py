@@ -20,6 +20,7 @@ from unified_clip.parity.outcome import Failure
 from unified_clip.parity.report import baseline, compared_functions, junit, markdown, page, terminal, terminal_case
 from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites
+from unified_clip.parity.suite import select
 from unified_clip.parity.suite.schema import Framework, SuiteError
 from unified_clip.parity.workers.worker_files import WorkItem
 
@@ -292,7 +293,7 @@ def test_cases_of_other_frameworks_or_modes_do_not_count_as_calls(tmp_path: Path
 
 def test_functions_that_a_run_leaves_out_are_named(tmp_path: Path) -> None:
     where = write_suite(tmp_path, NAMES)
-    chosen = suites.only_cases(suites.read(where), [GLOBAL], suites.read(where))
+    chosen = select.only_cases(suites.read(where), [GLOBAL], suites.read(where))
     notes = [f"Not called in this run: clip.py:{name} (numpy)." for name in ("in_place", "each")]
     run = run_suite.run(chosen)
     assert run.notes == notes
@@ -312,7 +313,7 @@ def test_a_run_that_leaves_out_all_functions_of_the_user_is_an_error(
     two.write_text(two.read_text(encoding="utf-8") + frameworks, encoding="utf-8")
     assert cli.main([*command, "native,torch:device"]) == 2
     assert "which need numpy:native or torch:native. Type --without torch:device" in capsys.readouterr().err
-    assert suites.without(suites.read(where), ["torch:native"]).frameworks["numpy"].modes[-1] == "native"
+    assert select.without(suites.read(where), ["torch:native"]).frameworks["numpy"].modes[-1] == "native"
 
 
 def test_a_function_whose_result_is_unreadable_was_called(tmp_path: Path) -> None:

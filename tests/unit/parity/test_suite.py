@@ -16,7 +16,7 @@ from support.parity.suites import CASES, GRADIENTS, NORM, SUITE, cases_toml
 from unified_clip.parity import modes, run_suite
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite import public_calls, schema
+from unified_clip.parity.suite import public_calls, schema, select
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
@@ -195,15 +195,15 @@ def test_every_kind_of_difference_has_a_description() -> None:
 
 def test_chosen_frameworks_keep_their_cases() -> None:
     all_frameworks = suites.read(SUITE)
-    chosen = suites.only(all_frameworks, ["torch", "numpy", "torch"])
+    chosen = select.only(all_frameworks, ["torch", "numpy", "torch"])
     assert list(chosen.frameworks) == ["torch", "numpy"]
     assert 0 < len(chosen.cases) < len(all_frameworks.cases)
     with pytest.raises(SuiteError, match=r"--frameworks: the suite has no framework 'caffe'. Choose from numpy, torch"):
-        suites.only(all_frameworks, ["caffe"])
+        select.only(all_frameworks, ["caffe"])
 
 
 def test_modes_can_be_left_out() -> None:
-    remaining = suites.without(suites.read(SUITE), ["compiled", "native", "jax:device"])
+    remaining = select.without(suites.read(SUITE), ["compiled", "native", "jax:device"])
     assert {name: list(framework.modes) for name, framework in remaining.frameworks.items()} == {
         "numpy": ["host"],
         "torch": ["host", "processes_2", "processes_4", "device"],
@@ -222,23 +222,23 @@ def test_modes_that_cannot_be_left_out_are_rejected() -> None:
         "pytorch:device": "this run has no framework 'pytorch'. Choose from numpy, torch, tensorflow, paddle, jax, ",
     }.items():
         with pytest.raises(SuiteError, match=f"^--without {mode}: {problem}"):
-            suites.without(all_frameworks, ["host", mode])
+            select.without(all_frameworks, ["host", mode])
     with pytest.raises(SuiteError, match=r": this run has no framework 'jax'. Choose from torch$"):
-        suites.without(suites.only(all_frameworks, ["torch"]), ["jax:device"])
+        select.without(select.only(all_frameworks, ["torch"]), ["jax:device"])
     with pytest.raises(
         SuiteError,
         match=r"--without host: numpy has no mode left. .* or run without numpy: --frameworks torch,tensorflow,",
     ):
-        suites.without(all_frameworks, ["host"])
+        select.without(all_frameworks, ["host"])
     with pytest.raises(SuiteError, match=r"--without host: numpy has no mode left. Leave out fewer modes$"):
-        suites.without(suites.only(all_frameworks, ["numpy"]), ["host"])
+        select.without(select.only(all_frameworks, ["numpy"]), ["host"])
 
 
 def test_frameworks_without_cases_are_rejected(tmp_path: Path) -> None:
     only_torch = GRADIENTS + CASES.replace("calls =", "frameworks = ['torch']\ncalls =")
     read_suite = suites.read(suite(tmp_path, only_torch, frameworks="[frameworks.numpy]\n[frameworks.torch]"))
     with pytest.raises(SuiteError, match="no case of the suite is for numpy"):
-        suites.only(read_suite, ["numpy"])
+        select.only(read_suite, ["numpy"])
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -25,6 +25,9 @@ DEFAULT_FILE = Path("parity", "suite.toml")
 TOLERANCE = 1e-5
 """Relative differences up to this size are rounding, unless the suite contains the key `tolerance`."""
 
+TIMEOUT = 120.0
+"""The default number of seconds to wait for the next result of a worker."""
+
 
 class SuiteError(CodedError, code="UC301"):
     """The suite is invalid. The message contains the file, the key, and the change that the user should make."""
@@ -225,7 +228,7 @@ class Framework(Table):
 class SuiteFile(CasesFile):
     files: list[Annotated[str, RELATIVE]] = []
     known: Name | None = None
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = TIMEOUT
     tolerance: Tolerance = TOLERANCE
     frameworks: Annotated[
         dict[str, Framework], Field(min_length=1, examples=["a table for each framework, such as [frameworks.torch]"])

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
+from ....config.documents.script_options import COMMENT
 from ....config.formats.python_source import Source, last_name
-from ....config.formats.trainers.torch.megatron import COMMENT
 from ....errors import ConfigError
 from ... import command_lines
 from ...clip_use import ClipUse, shown

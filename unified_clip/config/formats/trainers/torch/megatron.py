@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
 
 from .....errors import ConfigError
 from ....documents import Document, Key
+from ....documents.script_options import script_options
 from ....schema import Settings
 from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, words
-
-COMMENT = re.compile(r"(^|\s)#.*")
-OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
 
 class Megatron(OwnFormat):
@@ -81,25 +77,3 @@ class Megatron(OwnFormat):
 
     def dump(self, data: Any) -> str:
         return f"--clip-grad {data!r}\n"
-
-
-def script_options(text: str) -> list[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script. If no word follows the option, the value is None."""
-    options: list[tuple[int, str, Any]] = []
-    for line, word in _words(text):
-        if match := OPTION.fullmatch(word):
-            options.append((line, match[1], option_value(match[2])))
-        elif word and options and options[-1][2] is None:
-            options[-1] = (*options[-1][:2], option_value(word))
-    return options
-
-
-def _words(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, word) for each word of a script. Comments, quotes, brackets and semicolons are left out."""
-    for line, code in enumerate(text.splitlines(), 1):
-        for word in re.split(r"[\s()\"';\\]+", COMMENT.sub("", code)):
-            yield line, word
-
-
-def option_value(word: str | None) -> Any:
-    return float(word) if word is not None and NUMBER.fullmatch(word) else word
