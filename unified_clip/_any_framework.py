@@ -449,8 +449,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
+        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
+            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
+            same.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
@@ -479,8 +480,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
+        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
+            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
+            same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other
@@ -517,9 +519,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
+            parameter is not clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter
+            to False, the effect is the same.
         process_group: The ranks that together own the gradients. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None means this process
             alone. 'auto' reads the ranks from the tensors. Each of these ranks has to make the call. On other

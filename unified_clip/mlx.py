@@ -402,8 +402,9 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
+        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
+            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
+            same.
 
     Raises:
         TypeError: A bound is not a number, or is an array whose value is unknown (inside `mx.compile`). need_clip is
@@ -431,8 +432,9 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the same.
+        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
+            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
+            same.
         process_group: Not supported on MLX. Keep the default.
 
     Raises:
@@ -465,9 +467,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that gets a parameter. If the function returns False, the gradient of the parameter is not
-            clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter to False, the
-            effect is the same.
+        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
+            parameter is not clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter
+            to False, the effect is the same.
         process_group: Not supported on MLX: each array is complete. Keep the default.
         ownership: Not supported on MLX. Keep the default.
         check_numel: Not supported on MLX. Keep the default.

@@ -299,7 +299,7 @@ def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: s
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
-    """Return one sentence with the number of clips for each result, and the number of other findings."""
+    """Return one sentence: how many clips have each result, and how many findings concern no clip."""
     results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"

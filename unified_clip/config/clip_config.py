@@ -33,7 +33,7 @@ class ClipConfig(OutcomeProperties, Settings):
         threshold: The largest norm. For the rule "value", the largest magnitude of an element. Pass a table with a
             schedule, or a number that is not negative. A threshold of inf clips nothing.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
-            {"rule": "agc"} for "norm". With `adaptive`, `threshold` is optional, and is the maximum of the computed
+            {"rule": "agc"} for "norm". With `adaptive`, `threshold` is optional, and limits the computed
             threshold. docs/adaptive.md describes the rules.
         min, max: The bounds for the rule "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.

@@ -302,6 +302,6 @@ def _accept(report: ParityReport, path: Path) -> int:
             "use the report of the next run. The report of this run still contains the accepted failures."
         )
     if lacking:
-        what = f"{counted(lacking, 'known difference')} with an unknown cause, but without a reason"
+        what = f"{counted(lacking, 'known difference')} without `reason`, and the cause is unknown"
         print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails without a reason."))
     return report.exit_code or DIFFERENT if fails else 0

@@ -22,8 +22,8 @@ from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode
+from .cause_limits import RECORDED_NORM_TOLERANCE
 from .launch.outputs import ScriptRun
-from .tolerances import RECORDED_NORM_TOLERANCE
 
 Parameters = Mapping[str, Dense]
 

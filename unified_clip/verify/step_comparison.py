@@ -12,8 +12,8 @@ from ..recording.rounding import ROUNDING, Distance
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Stage
+from .cause_limits import STORAGE_ULPS
 from .step_pairing import ParameterDistance, TensorPair, greatest_of
-from .tolerances import STORAGE_ULPS
 
 
 class TensorComparison(NamedTuple):

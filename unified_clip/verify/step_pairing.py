@@ -11,11 +11,11 @@ import numpy as np
 from ..recording.pairing import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
+from .cause_limits import RELATIVE_TOLERANCE, STORAGE_ULPS
 from .launch.outputs import ScriptRun
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording
-from .tolerances import RELATIVE_TOLERANCE, STORAGE_ULPS
 
 GREATEST = 2.0**127
 """For a number above 2**127, the ULP of 2**127 is used."""

@@ -159,9 +159,9 @@ def test_an_invalid_training_function_is_rejected(
         ),
         (["--batches", "ragged.npz"], 'named by the step: np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).'),
         (["--batches", "objects.npz"], "has an array of Python objects. If batches differ in size, save an array for"),
-        (["--batches", "gap.npz"], ": 1/x is the array of a single step, but 2/x is missing. Name every array of"),
-        (["--batches", "mixed.npz"], ": 1/x is the array of a single step, but y has no step. Name every array of"),
-        (["--batches", "names.npz"], ": 1/x is the array of a single step, but 1/y is missing. Name every array of"),
+        (["--batches", "gap.npz"], ": 1/x has the number of a step, but 2/x is missing. Name every array of"),
+        (["--batches", "mixed.npz"], ": 1/x has the number of a step, but y has no number. Name every array of"),
+        (["--batches", "names.npz"], ": 1/x has the number of a step, but 1/y is missing. Name every array of"),
         (["--batches", "short.npz"], "must have one entry for each step, but y has no entry. Save at least one step."),
         (["--batches", "empty.npz"], "--batches empty.npz has no array. Save arrays by name with np.savez."),
         (

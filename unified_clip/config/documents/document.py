@@ -115,7 +115,7 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file sets a key. The value of the key can be null.
+        """Return whether the file has a key, even if the value of the key is null.
 
         If the answer depends on a value or a base file that cannot be read, raise ConfigError.
         """

@@ -11,7 +11,7 @@ _way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
 
 @contextmanager
 def named_by(way: str) -> Iterator[None]:
-    """Set the advice that `name_format` returns inside a `with` block.
+    """Inside a `with` block, set the advice that `name_format` returns.
 
     way: The advice with the placeholder {} for the name, such as "pass --from-b {}".
     """

@@ -268,7 +268,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     if without_reason:
-        yield f"{counted(without_reason, 'known difference')} with an unknown cause, but without a reason"
+        yield f"{counted(without_reason, 'known difference')} without `reason`, and the cause is unknown"
     changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
     if changed:
         first = _place(report, changed[0])

@@ -10,9 +10,9 @@ from ...recording.causes.before_clips import names_text, untransposed
 from ...recording.rounding import PRODUCT
 from ...tensors.arithmetic import FORMATS, Float64s
 from ...tensors.arrangement import Frameworks, axis_orders, convertible
+from ..cause_limits import MISFIT_FACTOR, RELATIVE_TOLERANCE, STORAGE_ULPS
 from ..normalize import NormalizedRecording
 from ..step_pairing import StepPairing
-from ..tolerances import MISFIT_FACTOR, RELATIVE_TOLERANCE, STORAGE_ULPS
 
 
 class FirstMoves(NamedTuple):

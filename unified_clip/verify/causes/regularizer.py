@@ -9,9 +9,9 @@ from ...causes.observation import Cause
 from ...recording.causes.regularizer import regularizer_cause
 from ...recording.pairing import greatest_setting
 from ...recording.rounding import PRODUCT
+from ..cause_limits import RELATIVE_TOLERANCE
 from ..normalize import NormalizedRecording
 from ..step_pairing import StepPairing
-from ..tolerances import RELATIVE_TOLERANCE
 
 
 def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:

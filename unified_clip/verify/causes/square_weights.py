@@ -9,9 +9,9 @@ import numpy as np
 
 from ...causes.observation import Cause
 from ...recording.causes.before_clips import names_text
+from ..cause_limits import RELATIVE_TOLERANCE
 from ..launch.outputs import ScriptRun
 from ..step_pairing import StepPairing
-from ..tolerances import RELATIVE_TOLERANCE
 
 MOST_RUNS = 4
 """The largest number of times that the new step runs again."""

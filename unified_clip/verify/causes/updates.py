@@ -10,10 +10,10 @@ from ...recording.causes.before_clips import names_text
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.steps import STAGES
 from ...recording.runs import RecordedCall
+from ..cause_limits import RELATIVE_TOLERANCE
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison
 from ..step_pairing import StepPairing, TensorPair
-from ..tolerances import RELATIVE_TOLERANCE
 
 
 def without_gradient(

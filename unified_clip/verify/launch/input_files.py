@@ -105,10 +105,10 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
                if name not in batches.get(step, {}))  # fmt: skip
     first_missing = next(missing, None)
     if batches and (without_step or first_missing):
-        problem = f"{without_step[0]} has no step" if without_step else f"{first_missing} is missing"
+        problem = f"{without_step[0]} has no number" if without_step else f"{first_missing} is missing"
         numbered = next(name for name in arrays if name not in without_step)
         raise VerifyError(
-            f"--batches {path}: {numbered} is the array of a single step, but {problem}. Name every array "
+            f"--batches {path}: {numbered} has the number of a step, but {problem}. Name every array "
             'of every step "STEP/NAME", as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
             "UC602",
         )

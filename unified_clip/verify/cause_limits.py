@@ -1,4 +1,4 @@
-"""The tolerances of `verify` for tensors. `recording/rounding.py` has the tolerances for recorded numbers."""
+"""Limits by which `verify` finds causes and rounding of tensors. `--max-ulp` is the tolerance of the verdict."""
 
 from __future__ import annotations
 
