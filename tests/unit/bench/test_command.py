@@ -80,7 +80,7 @@ def test_the_command_names_the_extra_that_is_not_installed(
 
 
 def without(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Have PyTorch's worker run some code first, and the others none."""
+    """Let only PyTorch's worker run some code first."""
     right = run.command
     lines = f"import sys; sys.modules['torch'] = None; from unified_clip.bench import worker; {code}"
     dying = [sys.executable, "-X", "faulthandler", "-c", lines, "torch"]

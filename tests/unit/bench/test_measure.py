@@ -16,7 +16,7 @@ pytestmark = pytest.mark.nightly
 
 
 class Fake:
-    """A clock that moves when a call is made, and a record of what was called."""
+    """A clock that only calls advance, and a record of the calls."""
 
     def __init__(self, **costs: Iterator[float]) -> None:
         self.costs, self.now = costs, 0.0
@@ -96,7 +96,7 @@ def test_threads_share_the_memory_to_be_read_evenly(count: int) -> None:
     assert np.concatenate([piece for part in parts for piece in part]).tolist() == np.concatenate(given).tolist()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports this value")
 def test_extra_memory_is_what_a_call_takes_and_gives_back() -> None:
     size = 200 << 20
 
