@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ._atomic_write import atomic_write
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
 
@@ -32,9 +33,5 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
+    with atomic_write(path) as new:
         write(new, tensors, metadata)
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)

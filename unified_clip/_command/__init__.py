@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
+from .._atomic_write import atomic_write
 from .._coded_error import CodedError, UsageError
 from .._display import print_error
 from .parser import Parser, add_format, describe_exit_statuses, subcommands
@@ -53,12 +53,8 @@ def write_new(out: Path, text: str) -> None:
     """Write the file that the user passed to `--out`. An existing file is not overwritten."""
     if os.path.lexists(out):  # also a link to a missing file
         raise UsageError(f"{out} exists. Pass another file to --out.", "UC206")
-    partial = out.with_name(f"{out.name}.{os.getpid()}.new")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out)
+        with atomic_write(out) as new:
+            new.write_text(text, encoding="utf-8")
     except OSError as error:
         raise unwritable(out, error, "another file to --out") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

@@ -7,9 +7,9 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from ..._atomic_write import atomic_write
 from ..._dispatch import ADAPTERS
 from ..._display import enumeration
 from ...tensors import files
@@ -167,18 +167,14 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
     if path.exists():
         raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite", "UC206")
     text = _text(chosen, path.parent, [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES])
-    partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        with atomic_write(path) as new:
+            new.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SuiteError(
             f"{path} cannot be written: {error.strerror}. Pass another directory to --suite", "UC205"
         ) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
     return path
 
 

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from ... import _workers
+from ..._atomic_write import atomic_write
 from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
@@ -311,13 +312,8 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file under a temporary name, and then rename the file.
-
-    Then the parent process never reads an incomplete file.
-    """
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(data), encoding="utf-8")
-    partial.replace(path)
+    with atomic_write(path) as new:  # so the parent process never reads an incomplete file
+        new.write_text(json.dumps(data), encoding="utf-8")
 
 
 if __name__ == "__main__":

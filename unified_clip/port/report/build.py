@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
 from pydantic import ValidationError
 
+from ..._atomic_write import atomic_write, temporary_path
 from ..._coded_error import CodedError
 from ..._display import counted
 from ...config.explain import compare, describe
@@ -78,7 +77,7 @@ def writer(path: Path) -> Callable[[Report], str]:
         if path.is_dir() or not path.parent.is_dir():
             reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
             raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
-        new = _new_file(path)
+        new = temporary_path(path)
         new.touch()
         new.unlink()
     except OSError as error:
@@ -88,23 +87,11 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 def write(path: Path, report: Report) -> None:
     text = writer(path)(report)
-    new = _new_file(path)
     try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(path.resolve())
+        with atomic_write(path) as new:
+            new.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _unwritable(path, error) from None
-    finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
-
-
-def _new_file(path: Path) -> Path:
-    """Return the path of a temporary file in the directory of `path`.
-
-    The name is short, because a long name might exceed a limit of the file system.
-    """
-    return path.resolve().with_name(f".unified-clip.{os.getpid()}")
 
 
 def _unwritable(path: Path, error: OSError) -> ReportError:
