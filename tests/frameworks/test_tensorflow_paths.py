@@ -559,6 +559,14 @@ def test_slices_without_a_dense_shape() -> None:
     close(clipped.values, [[1.0]])
 
 
+def test_slices_whose_dense_shape_is_a_tuple() -> None:
+    given = tf.IndexedSlices(tf.constant([[3.0], [4.0]]), tf.constant([1, 1]), dense_shape=(4, 1))
+    (clipped,), norm = uc.clip_by_global_norm([given], 1.0)
+    assert float(norm) == 7.0
+    assert clipped.dense_shape == (4, 1)
+    close(clipped.values, [[1.0]])
+
+
 # -- a real step
 
 

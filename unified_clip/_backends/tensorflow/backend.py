@@ -82,7 +82,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
         return str(getattr(tensor.dtype, "name", tensor.dtype))  # Keras's dtypes are strings
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        shape = tf.TensorShape(tensor.shape)
+        given = getattr(tensor, "dense_shape", None)
+        # TensorFlow's functions accept IndexedSlices whose dense_shape is a tuple, but the property `shape` does not.
+        shape = tf.TensorShape(given if isinstance(given, tuple | list) else tensor.shape)
         return None if shape.rank is None else tuple(shape.as_list())
 
     # -- variables
