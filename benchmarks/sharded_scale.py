@@ -1,6 +1,6 @@
 """Measure a clip on one rank of 8 to 100,000, by unified_clip and by PyTorch, in turns, in one run.
 
-    python benchmarks/sharded_scale.py                  # a table for docs/distributed.md, in some minutes
+    python benchmarks/sharded_scale.py                  # a table, in some minutes
 
 Process groups are PyTorch's fake ones: one process takes part as rank 0, and collectives return at once. Shards have 4
 elements. So the time is that of Python alone, on any number of ranks. It is processor time, of all threads. The ratio
