@@ -14,7 +14,7 @@ from ..config.documents import Document, Key, format_value
 from ..config.documents.script_options import COMMENT, option_value, script_options
 from ..config.formats import FORMATS, Format, convert, placement
 from ..errors import ConfigError
-from .clip_use import ClipUse, NamedValue
+from .clip_use import THRESHOLD, ClipUse, NamedValue
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
@@ -35,6 +35,18 @@ REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
 """Matches an option that the same command repeats later. The command uses the last value of the option."""
+
+COMMAND_TRAINERS = {
+    "swift": ("hf", "max_grad_norm"),
+    "trl": ("hf", "max_grad_norm"),
+    "megatron": ("megatron", "clip_grad"),  # of ms-swift
+}
+"""For each program: the format with its rule and its default threshold, and the option of the threshold."""
+
+COMMAND = re.compile(
+    rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
+)
+CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
@@ -70,6 +82,17 @@ class Setting(NamedTuple):
     is_variable: bool = False
 
 
+class TrainerCommand(NamedTuple):
+    name: str
+    """The command, such as "swift sft"."""
+
+    lines: range
+    format: str
+    option: str
+    has_file: bool
+    """Whether the command passes a configuration file, which can set the threshold."""
+
+
 def is_shell(path: Path) -> bool:
     return path.name.lower().endswith(SHELLS)
 
@@ -81,8 +104,32 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
     lines: The line numbers at which a trainer's format reads the overrides. Overrides in these lines are skipped.
     """
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
-    uses = [use(path, each) for each in own if each.name not in read and is_clip(each)]
-    return uses + list(_edited(path, text))
+    own = [each for each in own if each.name not in read and is_clip(each)]
+    uses, defaults, left = [], [], own
+    for command in _commands(text):
+        trainer = FORMATS[command.format]
+        names = {command.option, command.option.replace("_", "-")}
+        key = str(trainer.clip_keys[0][-1])
+        call = f"{command.name} --{command.option} {THRESHOLD}"
+        own_options = [each for each in left if each.line in command.lines and each.name in names]
+        left = [each for each in left if each not in own_options]
+        uses += [replace(use(path, each._replace(name=key), trainer), call=call) for each in own_options]
+        if not (own_options or command.has_file or names.intersection(read)):
+            default = use(path, Setting(command.lines[0], key, float(trainer.keys[0].default), False), trainer)
+            clip = f"{trainer.title} by default: {command.name} without --{command.option}"
+            defaults.append(replace(default, clip=clip, by_default=True, call=call))
+    uses += [use(path, each) for each in left]
+    # If the script has a clip option elsewhere, a variable can pass this option to the command.
+    return uses + ([] if left else defaults) + list(_edited(path, text))
+
+
+def _commands(text: str) -> Iterator[TrainerCommand]:
+    code = "\n".join(COMMENT.sub(r"\1", line) for line in text.splitlines())
+    for match in COMMAND.finditer(code):
+        first = code.count("\n", 0, match.start()) + 1
+        lines = range(first, first + match[0].count("\n") + 1)
+        has_file = CONFIGURATION.search(match[3]) is not None
+        yield TrainerCommand(f"{match[1]} {match[2]}", lines, *COMMAND_TRAINERS[match[1]], has_file)
 
 
 def _edited(path: Path, text: str) -> Iterator[ClipUse]:
@@ -159,11 +206,14 @@ def settings(text: str) -> Iterator[Setting]:
     yield from sorted(entries, key=lambda each: each.line)
 
 
-def use(path: Path, setting: Setting) -> ClipUse:
-    """Return the clip of a setting. The effect is unknown if no trainer or several trainers read the setting."""
+def use(path: Path, setting: Setting, trainer: Format | None = None) -> ClipUse:
+    """Return the clip of a setting. The effect is unknown if no trainer or several trainers read the setting.
+
+    trainer: The trainer that the command of the setting starts.
+    """
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
-    trainers = [trainer for trainer in FORMATS.values() if keys in trainer.option_keys]
+    trainers = [trainer] if trainer else [each for each in FORMATS.values() if keys in each.option_keys]
     if trainers and isinstance(value, str) and (not value or value.startswith(RUN_TIME)):
         why = AT_RUN_TIME.format(value=value or name)
         return ClipUse(path, line, 1, f"{trainers[0].title}: {name}", why_unknown=why)

@@ -176,3 +176,39 @@ def test_a_variable_of_a_container_in_yaml_is_unknown(check: Check, name: str, l
     job += "      value: '0.1'\n"
     report = check({"job.yaml": job.format(name), "ds.json": DEEPSPEED % "1.0"})
     assert [(each.line, each.kind) for each in report.findings] == [(line, "unknown") for line in lines]
+
+
+HALF = 'rule = "global_norm"\nthreshold = 0.5\n'
+COMMAND = "NPROC_PER_NODE=2 \\\nswift sft \\\n  --model m  # --max_grad_norm 9\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "clips"),
+    [
+        (COMMAND, [(2, "drift", "Hugging Face's TrainingArguments by default: swift sft without --max_grad_norm")]),
+        ("megatron pt\n", [(1, "drift", "Megatron-LM by default: megatron pt without --clip_grad")]),
+        ("swift sft --max_grad_norm 0.5\n", []),
+        ("trl dpo --lr 1 \\\n --max_grad_norm 0.5\n", []),
+        ("megatron rlhf --clip_grad 0.5\n", []),
+        ("swift pt --max_grad_norm=2\n", [(1, "drift", "Hugging Face's TrainingArguments: max_grad_norm")]),
+        ("megatron sft --clip-grad 2\n", [(1, "drift", "Megatron-LM: clip-grad")]),
+        ("trl sft --max_grad_norm $NORM\n", [(1, "unknown", "Hugging Face's TrainingArguments: max_grad_norm")]),
+        ("swift sft sft.yaml\ntrl sft --config=sft.yaml\n", []),
+        ("# swift sft\nswift infer --model m\nmv swift sft.txt\npython tools/swift sft\n", []),
+        ('ARGS="--max_grad_norm 0.5"\nswift sft $ARGS\n', [(1, "unknown", "max_grad_norm = 0.5")]),
+        (
+            "python train.py --max_grad_norm 0.5\nswift sft --max_grad_norm 0.5\n",
+            [(1, "unknown", "max_grad_norm = 0.5")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_command_of_an_installed_trainer_clips_by_its_option_or_its_default(
+    check: Check, script: str, clips: list[tuple[int, str, str]]
+) -> None:
+    report = check({"run.sh": script, "ds.json": DEEPSPEED % "0.5"}, HALF)
+    assert [(each.line, each.kind, each.clip) for each in report.findings if each.path == "run.sh"] == clips
+
+
+def test_the_edit_of_a_command_shows_the_option(check: Check) -> None:
+    (finding,) = check({"run.sh": COMMAND}, HALF).findings
+    assert "swift sft --max_grad_norm 0.5" in finding.edit
