@@ -34,7 +34,8 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
 
     Dicts and lists are escaped item by item, and tuples become lists.
 
-    keep: Control characters that stay unchanged. If `keep` is empty, the starts of log commands are escaped, too.
+    keep: Control characters that stay unchanged. If `keep` is empty, `safe` also escapes the starts of log commands,
+        such as `::error::`.
     code: The dict keys whose values are source code. In source code, line breaks and tabs stay unchanged.
 
     Example:

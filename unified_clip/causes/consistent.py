@@ -245,7 +245,7 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that `target` leaves the same gradients out of the norm as `source`.
+    """Return hypotheses that `target` leaves out the same gradients as `source`.
 
     Gradients are the same if their index, name and shape agree, or if their positions, counted from the end, agree.
     """

@@ -34,7 +34,7 @@ class Number(ReportModel):
 
 
 class WorstElement(ReportModel):
-    """The element with the largest distance from the exact result, at the first stage that differs."""
+    """The element with the largest distance from the exact result. It belongs to the first stage that differs."""
 
     stage: Stage
     """The first stage that differs."""

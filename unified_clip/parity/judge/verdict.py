@@ -147,9 +147,9 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _copied_unchanged_gradient(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error message if a clip class copied a gradient with the coefficient 1. Otherwise, return ''.
+    """Return an error message if a clip class returned a copy of an unchanged gradient. Otherwise, return ''.
 
-    Such a gradient has to be returned as the same object.
+    A gradient is unchanged if its coefficient is 1. A clip class has to return the gradient itself.
     """
     if case.call.by_value:
         return ""

@@ -50,7 +50,7 @@ class Lightning(Format):
         FormatKey("trainer.gradient_clip_algorithm: norm", "Clips the global norm by PyTorch's rule.", "norm"),
         FormatKey("trainer.gradient_clip_algorithm: value", "Clips each element."),
         imported_key("fit.trainer", "A table with the keys of trainer, for the subcommand fit."),
-        imported_key("lightning.trainer", "A table with the keys of trainer, in programs of CompVis and Stability AI."),
+        imported_key("lightning.trainer", "A table with the keys of trainer, as CompVis and Stability AI name it."),
         imported_key("defaults", "Hydra's list of files. The import merges these files as Hydra does."),
         imported_key("${...}", "The value of another key. Resolvers are not supported."),
         rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects this combination."),
