@@ -14,9 +14,9 @@ from support.processes.torch_sharded_rejections import ARRAYS, Attempt
 from support.processes.worlds import World, record_calls
 from support.tiers import nightly
 
-from unified_clip._backends.torch import block_sums
+from unified_clip._backends.torch import local_sums
 from unified_clip._backends.torch.backend import BACKEND
-from unified_clip._backends.torch.block_sums import TorchSums
+from unified_clip._backends.torch.local_sums import LocalSums
 from unified_clip._compute import checksums
 
 Worlds = Callable[[int], World]
@@ -201,19 +201,19 @@ def test_check_numel_names_a_rank_without_gradients(worlds: Worlds) -> None:
     ],
 )  # fmt: skip
 def test_a_device_computes_the_checksum_of_the_host(tensor: torch.Tensor) -> None:
-    assert TorchSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
+    assert LocalSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
-@pytest.mark.parametrize("chunks", [1, block_sums.ROWS, 2 * block_sums.ROWS + 1])
+@pytest.mark.parametrize("chunks", [1, local_sums.ROWS, 2 * local_sums.ROWS + 1])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -> None:
     tensor = torch.arange(chunks * checksums.CHUNK + more, dtype=torch.float32)
-    assert TorchSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
+    assert LocalSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
 def test_the_checksum_of_several_tensors_reads_the_device_once() -> None:
     tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
     with record_calls(torch.Tensor, ("tolist", "item", "cpu")) as calls:
-        checksum = TorchSums(BACKEND, tensors).checksum()
+        checksum = LocalSums(BACKEND, tensors).checksum()
     assert checksum == checksums.checksum([BACKEND.host_view(tensor) for tensor in tensors])
     assert calls == ["tolist"]

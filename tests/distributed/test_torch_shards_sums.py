@@ -10,7 +10,7 @@ import torch
 from support import reference
 
 from unified_clip._backends.torch import BACKEND
-from unified_clip._backends.torch.block_sums import CHUNK, TorchSums
+from unified_clip._backends.torch.local_sums import CHUNK, LocalSums
 from unified_clip._core.exact import BLOCK
 
 nan, inf = math.nan, math.inf
@@ -18,7 +18,7 @@ nan, inf = math.nan, math.inf
 
 def norm_of(tensors: list[torch.Tensor], p: int) -> float | None:
     """Return the norm from the fast sum. If it may round either way, use the exact sum."""
-    sums = TorchSums(BACKEND, tensors)
+    sums = LocalSums(BACKEND, tensors)
     n = sums.power_sum(p, False).root(p, sums.norm_dtype)
     return sums.power_sum(p, True).root(p, sums.norm_dtype) if n is None else n
 

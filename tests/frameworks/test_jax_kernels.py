@@ -20,7 +20,7 @@ from support.kits import in_a_new_process
 import unified_clip
 import unified_clip.jax as uc
 from unified_clip._backends.jax import backend, kernel_custom_call
-from unified_clip._backends.jax.path import JaxPath
+from unified_clip._backends.jax.device_path import JaxPath
 from unified_clip._native import KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels")

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu, lists
+from unified_clip._backends.torch import gpu, list_operations
 
 SHAPES = [(512, 1024), (1024,), (2048, 512), (300, 300), (10,)]
 """Two shapes have fewer elements than a 16-bit tensor that is multiplied alone. They hardly count."""
@@ -108,14 +108,14 @@ def test_large_16_bit_gradients_have_no_float32_copies(name: str, dtype: torch.d
 def test_products_without_copies_are_rounded_once(
     dtype: torch.dtype, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "_is_alone", lambda tensor: tensor.dtype == dtype and tensor.numel() > 9)
+    monkeypatch.setattr(list_operations, "_is_alone", lambda tensor: tensor.dtype == dtype and tensor.numel() > 9)
     values = [torch.randn(n).to(dtype) for n in (3000, 9, 10)] + [torch.randn(20)]
     coefs = torch.rand(4, dtype=torch.float64) if per_tensor else torch.rand(1, dtype=torch.float64)[0]
     expected = [
         (value.float() * coef.float()).to(value.dtype) for value, coef in zip(values, coefs.expand(4), strict=True)
     ]
-    assert all(map(torch.equal, lists.multiplied(values, coefs), expected))
-    for write in lists.prepare_multiply(values, coefs):
+    assert all(map(torch.equal, list_operations.multiplied(values, coefs), expected))
+    for write in list_operations.prepare_multiply(values, coefs):
         write.make()
     assert all(map(torch.equal, values, expected))
 

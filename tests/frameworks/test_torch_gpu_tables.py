@@ -280,7 +280,7 @@ class Gpu:
     """
 
     def __init__(self, table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        from unified_clip._backends.torch.gpu import several
+        from unified_clip._backends.torch.gpu import several_tables
 
         self.current, self.stream, self.capturing, self.sent, self.major = 0, 7, False, 0, 8
         self.launches: list[tuple[str, int]] = []
@@ -300,7 +300,7 @@ class Gpu:
         table._is_supported.cache_clear()
         fake = {"cuda": cuda, "empty": self.new(torch.empty), "arange": self.new(torch.arange)}
         fake |= {name: self.joined(getattr(torch, name)) for name in ("cat", "stack")}
-        for module in (table, several):
+        for module in (table, several_tables):
             names = {name: getattr(torch, name) for name in dir(torch)} | fake
             monkeypatch.setattr(module, "torch", SimpleNamespace(**names))
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: self.pin(tensor))
@@ -399,12 +399,12 @@ LISTS: dict[str, list[tuple[list[float], torch.dtype, int]]] = {
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str) -> None:
     """The norm is that of the list on one device. Nothing waits. The second has slow float64, the first has not."""
-    from unified_clip._backends.torch.gpu import several
+    from unified_clip._backends.torch.gpu import several_tables
 
     memory = [torch.tensor(values, dtype=dtype) for values, dtype, _ in LISTS[name]]
     tensors = [second_gpu.tensor(each, device) for each, (_, _, device) in zip(memory, LISTS[name], strict=True)]
     arrays = [each.numpy().copy() for each in memory]
-    tables = several.table_of(tensors, per_tensor=False)
+    tables = several_tables.table_of(tensors, per_tensor=False)
     for p in (1, 2, math.inf):
         second_gpu.launches.clear()
         with Operations() as seen:
@@ -416,7 +416,7 @@ def test_a_list_on_several_devices(table: ModuleType, second_gpu: Gpu, name: str
         assert {device for kernel, device in second_gpu.launches if kernel == "round_sums"} == {tensors[0].device.index}
     has_float64 = any(dtype == torch.float64 for _, dtype, _ in LISTS[name])
     assert second_gpu.sum_dtypes == {torch.float64 if has_float64 else torch.float32}
-    per_tensor = several.table_of(tensors, per_tensor=True)
+    per_tensor = several_tables.table_of(tensors, per_tensor=True)
     norms = per_tensor.norms(2, per_tensor=True)
     torch.testing.assert_close(
         norms, torch.tensor([reference.norm([array]) for array in arrays], dtype=torch.float64), rtol=0, atol=0,
@@ -452,23 +452,23 @@ class Operations(TorchDispatchMode):
 def test_too_many_chunks_on_several_devices(
     table: ModuleType, second_gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unified_clip._backends.torch.gpu import several
+    from unified_clip._backends.torch.gpu import several_tables
 
     tensors = [second_gpu.tensor(torch.ones(3), device) for device in (0, 1)]
-    assert isinstance(several.table_of(tensors, per_tensor=False), several.Tables)
+    assert isinstance(several_tables.table_of(tensors, per_tensor=False), several_tables.Tables)
     monkeypatch.setattr(table, "MAX_CHUNKS", 1)
-    assert several.table_of(tensors, per_tensor=False) is None
+    assert several_tables.table_of(tensors, per_tensor=False) is None
 
 
 def test_a_gpu_that_triton_does_not_support_takes_operations(table: ModuleType, second_gpu: Gpu) -> None:
-    from unified_clip._backends.torch.gpu import several
+    from unified_clip._backends.torch.gpu import several_tables
 
     second_gpu.major = 7
     tensors = [second_gpu.tensor(torch.ones(3))]
     assert table.table_of(tensors) is None
     table._is_supported.cache_clear()
     second_gpu.major = 9
-    assert isinstance(several.table_of(tensors, per_tensor=False), table.Table)
+    assert isinstance(several_tables.table_of(tensors, per_tensor=False), table.Table)
 
 
 def test_a_table_is_sent_once_for_each_stream(table: ModuleType, second_gpu: Gpu) -> None:

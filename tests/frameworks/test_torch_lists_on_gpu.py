@@ -11,9 +11,9 @@ import torch
 from support.kits import Kit
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu, gpu_lists
+from unified_clip._backends.torch import gpu, gpu_list_path
 from unified_clip._backends.torch.backend import BACKEND
-from unified_clip._backends.torch.gpu_lists import GpuListPath
+from unified_clip._backends.torch.gpu_list_path import GpuListPath
 from unified_clip._native import KERNELS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -40,7 +40,7 @@ def random(dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def collected(parameters: list[torch.nn.Parameter]) -> GpuListPath | None:
-    return gpu_lists.collect_parameters(BACKEND, parameters)
+    return gpu_list_path.collect_parameters(BACKEND, parameters)
 
 
 def test_a_list_has_the_addresses_and_lengths_of_gradients() -> None:
@@ -51,7 +51,7 @@ def test_a_list_has_the_addresses_and_lengths_of_gradients() -> None:
         torch.ones(4, dtype=torch.bfloat16)[1:],
         torch.ones((), dtype=torch.float64),
     ]
-    device_list = gpu_lists.COLLECTOR.of_parameters_on_gpu(with_gradients(*gradients), on_cpu=True)
+    device_list = gpu_list_path.COLLECTOR.of_parameters_on_gpu(with_gradients(*gradients), on_cpu=True)
     assert device_list.codes == "ffBd"
     assert device_list.has_float64
     numbers = struct.unpack("=8q", device_list.memory)
@@ -60,7 +60,7 @@ def test_a_list_has_the_addresses_and_lengths_of_gradients() -> None:
 
 
 def test_gradients_in_the_memory_of_the_cpu_are_on_no_gpu() -> None:
-    assert gpu_lists.COLLECTOR.of_parameters_on_gpu(with_gradients(torch.ones(3))) is None
+    assert gpu_list_path.COLLECTOR.of_parameters_on_gpu(with_gradients(torch.ones(3))) is None
 
 
 def test_parameters_without_gradients_are_left_out() -> None:
@@ -127,11 +127,11 @@ def test_results_are_those_of_gradients_checked_one_by_one(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr(gpu_lists, "GpuListPath", lambda *args: made.append(args) or GpuListPath(*args))
+    monkeypatch.setattr(gpu_list_path, "GpuListPath", lambda *args: made.append(args) or GpuListPath(*args))
     parameters, others = with_gradients(*random(dtype)), with_gradients(*random(dtype))
     norm = CLIPS[name](parameters)
     assert made
-    monkeypatch.setattr(gpu_lists, "COLLECTOR", None)
+    monkeypatch.setattr(gpu_list_path, "COLLECTOR", None)
     assert str(CLIPS[name](others)) == str(norm)
     for parameter, other in zip(parameters, others, strict=True):
         assert torch.equal(parameter.grad, other.grad)
@@ -154,9 +154,9 @@ def test_norms_per_tensor_have_the_dtype_of_their_tensor(monkeypatch: pytest.Mon
 
 def test_gradients_that_record_a_derivative_are_not_collected() -> None:
     gradients = [torch.ones(2, requires_grad=True)]
-    assert gpu_lists.collect_tensors(gradients, recording=True) is None
-    assert gpu_lists.collect_tensors(gradients, recording=False) is not None
-    assert gpu_lists.collect_tensors([torch.ones(2)], recording=True) is not None
+    assert gpu_list_path.collect_tensors(gradients, recording=True) is None
+    assert gpu_list_path.collect_tensors(gradients, recording=False) is not None
+    assert gpu_list_path.collect_tensors([torch.ones(2)], recording=True) is not None
 
 
 def test_a_table_is_that_of_the_gradients() -> None:
@@ -164,7 +164,7 @@ def test_a_table_is_that_of_the_gradients() -> None:
     from unified_clip._backends.torch.gpu import table
 
     gradients = [*random(torch.float32), *random(torch.bfloat16)]
-    device_list = gpu_lists.COLLECTOR.of_parameters_on_gpu(with_gradients(*gradients), on_cpu=True)
+    device_list = gpu_list_path.COLLECTOR.of_parameters_on_gpu(with_gradients(*gradients), on_cpu=True)
     made, expected = table.table_of_list(device_list), table.table_of(gradients)
     assert made is not None
     assert expected is not None

@@ -23,8 +23,8 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import double_float32
 from unified_clip._backends.torch.arithmetic import widened
 from unified_clip._backends.torch.backend import BACKEND
+from unified_clip._backends.torch.device_path import TorchPath
 from unified_clip._backends.torch.double_float32 import DOUBLE_FLOAT32, DoubleFloat32, DoubleFloat32Path
-from unified_clip._backends.torch.primitives import TorchPath
 from unified_clip._compute.device import DevicePath
 from unified_clip._core import rule
 

@@ -13,7 +13,7 @@ import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip._backends.torch import arithmetic
-from unified_clip._backends.torch.primitives import TorchPrimitives
+from unified_clip._backends.torch.device_path import TorchPrimitives
 
 MISSED = "a clip call inside a graph of torch is not recorded"
 

@@ -27,9 +27,9 @@ from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
 from . import kernel_custom_call, mesh_axes, products, sharded
 from .arithmetic import magnitudes, maximum, merged_rows, powers, product, select, stack_small
-from .block_sums import computed_once
+from .device_path import JaxPath
 from .exchange import Exporter, beside, is_concrete, put
-from .path import JaxPath
+from .norms_over_devices import computed_once
 from .process_group import declared_axes
 
 

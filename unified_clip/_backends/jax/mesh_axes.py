@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._core.types import Scalar, Tensor
-from .block_sums import Axes, counted
+from .norms_over_devices import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:

@@ -45,7 +45,7 @@ from .arithmetic import (
     real_parts,
     split_long,
 )
-from .path import TensorflowPath
+from .device_path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
 """The base class of tensors and Variables. IndexedSlices have another base class."""

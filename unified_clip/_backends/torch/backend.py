@@ -18,10 +18,9 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, block_sums, conditions, gpu_lists, kernel_operators, sharded, traced_bodies
+from . import arithmetic, conditions, gpu_list_path, kernel_operators, local_sums, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
-from .double_float32 import DoubleFloat32Path
-from .primitives import (
+from .device_path import (
     LIST_PRIMITIVES,
     PER_TENSOR_PRIMITIVES,
     PRIMITIVES,
@@ -29,6 +28,7 @@ from .primitives import (
     TorchPath,
     TorchPrimitives,
 )
+from .double_float32 import DoubleFloat32Path
 
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False)], ("requires_grad", True))
 
@@ -160,7 +160,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if path is not None:
             return cast(PartialSums, path)
         takes_host = self.takes_host(tensors, differentiable=False)
-        return host.HostPath(self, tensors) if takes_host else block_sums.TorchSums(self, tensors)
+        return host.HostPath(self, tensors) if takes_host else local_sums.LocalSums(self, tensors)
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         if self.takes_host([*tensors, *extra_inputs], differentiable=differentiable):
@@ -180,7 +180,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             if sharded.are_flat(parameters):
                 return None
             path = collected.collect_parameters(self, _collector(), parameters)
-            path = gpu_lists.collect_parameters(self, parameters) if path is None else path
+            path = gpu_list_path.collect_parameters(self, parameters) if path is None else path
             if path is not None:
                 return path
         present = [parameter for parameter in parameters if parameter is not None]
@@ -200,7 +200,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return _collect_in_graph(self, tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
         path = _collected(self, tensors, recording=recording, in_place=in_place)
-        path = gpu_lists.collect_tensors(tensors, recording=recording) if path is None else path
+        path = gpu_list_path.collect_tensors(tensors, recording=recording) if path is None else path
         if path is not None:
             return path
         present = [tensor for tensor in tensors if tensor is not None]

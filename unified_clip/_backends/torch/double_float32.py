@@ -35,7 +35,7 @@ from ..._compute.device import DevicePath
 from ..._core.exact import nearest
 from ..._core.types import Deferred, Scalar, Tensor, Write
 from .arithmetic import HALF
-from .primitives import PRIMITIVES, TorchPrimitives
+from .device_path import PRIMITIVES, TorchPrimitives
 
 NARROW = (*HALF, torch.float32)
 

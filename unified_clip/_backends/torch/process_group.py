@@ -18,7 +18,7 @@ from .conditions import COMPLEX, REAL
 from .mesh_groups import MeshGroups, groups_of
 
 if TYPE_CHECKING:
-    from .gpu import ranks
+    from .gpu import norm_over_ranks
 
 
 class TorchGroup(ProcessGroup):
@@ -52,18 +52,18 @@ class TorchGroup(ProcessGroup):
         return all(tensor.dtype in dtypes for tensor in tensors)
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        from .gpu import ranks
+        from .gpu import norm_over_ranks
 
         tensors, p, own, numbers, dtype, terms = request
 
-        def counted(tensors: Sequence[Tensor], measure: Callable[[], PartialSums]) -> ranks.Counted:
+        def counted(tensors: Sequence[Tensor], measure: Callable[[], PartialSums]) -> norm_over_ranks.Counted:
             return self._counted(tensors, p, dtype, measure)
 
-        def sum_terms() -> tuple[ranks.Counted, ranks.Counted]:
+        def sum_terms() -> tuple[norm_over_ranks.Counted, norm_over_ranks.Counted]:
             number = most_terms(self.key)
             if terms is None:
                 self.join_terms(number)
-                return ranks.Counted(), ranks.Counted()
+                return norm_over_ranks.Counted(), norm_over_ranks.Counted()
             lengths = [terms.length, number - terms.length]
             buffer = torch.cat([terms.flatten(), self._zeros(lengths[1])])
             self._reduce(buffer, "SUM")
@@ -71,20 +71,20 @@ class TorchGroup(ProcessGroup):
             owned = [sums[at] for at in terms.owned]
             return counted(sums, lambda: terms.measure(sums)), counted(owned, lambda: terms.measure(owned))
 
-        on_device = ranks.Request(
+        on_device = norm_over_ranks.Request(
             numbers, counted(tensors, lambda: own), sum_terms if most_terms(self.key) else None, p, dtype == "float64",
             self.size,
         )  # fmt: skip
         with torch.no_grad():
-            norm, added = ranks.norm_over_ranks(on_device, self._device, self._reduce)
+            norm, added = norm_over_ranks.norm_over_ranks(on_device, self._device, self._reduce)
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return NormOnDevice(norm, None)
         return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
 
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
-    ) -> ranks.Counted:
-        from .gpu.ranks import Counted
+    ) -> norm_over_ranks.Counted:
+        from .gpu.norm_over_ranks import Counted
         from .gpu.table import Table
 
         present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []

@@ -22,11 +22,11 @@ from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
 from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
 from ..._distributed.replicas import ReplicaSet
-from . import gpu, terms
+from . import gpu, partial_placements
 from .conditions import NARROW
 from .mesh_groups import group_of_mesh, groups_of_shards
+from .partial_placements import Bucket
 from .process_group import TorchGroup, ranks_of
-from .terms import Bucket
 
 
 def dtensor_types() -> tuple[Any, ...]:
@@ -249,7 +249,7 @@ class TorchShards(DistributedGradients):
                 self._check_terms(index)
                 if gradient.device_mesh.get_coordinate() is not None:
                     waiting[index] = self._leaves[index], gradient
-        self._buckets = [bucket for bucket in terms.buckets(waiting) if bucket.ranks <= self._group.ranks]
+        self._buckets = [bucket for bucket in partial_placements.buckets(waiting) if bucket.ranks <= self._group.ranks]
         return [index for bucket in self._buckets for index in bucket.members]
 
     def terms(self) -> list[ReplicaSet]:

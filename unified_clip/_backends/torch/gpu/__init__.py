@@ -14,7 +14,7 @@ from ...._core.types import Tensor
 from ..conditions import COMPLEX, PLAIN, REAL, is_dense, is_watched
 
 if TYPE_CHECKING:
-    from .several import Tables
+    from .several_tables import Tables
     from .table import Table
 
 ORDERS = (1, 2, math.inf)
@@ -45,10 +45,10 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
     """
     if is_watched() or not _are_supported(tensors):
         return None
-    from . import several, table
+    from . import several_tables, table
 
     # The interpreter cannot read the memory of a GPU.
-    return several.table_of(tensors, per_tensor=per_tensor) if tensors[0].is_cuda != table.INTERPRETED else None
+    return several_tables.table_of(tensors, per_tensor=per_tensor) if tensors[0].is_cuda != table.INTERPRETED else None
 
 
 def table_of_list(device_list: Any) -> Table | None:
@@ -71,10 +71,10 @@ def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    from . import several
+    from . import several_tables
 
     results = [torch.empty_like(tensor) for tensor in tensors]
-    table = several.table_of(tensors, results, per_tensor=per_tensor)
+    table = several_tables.table_of(tensors, results, per_tensor=per_tensor)
     assert table is not None
     for launch in launches(table):
         launch()

@@ -10,10 +10,10 @@ norms are possible within the error bound of the sum. In this case, `add_exactly
 rounds the norm. The exact sum is an integer that is stored in windows of 24 bits.
 """
 
-from .changes import change
-from .exact import STATE, add_exactly, decide, flag
-from .numbers import INF
-from .ranks import pack_largest, pack_sums, round_largest, round_words
+from .exact_sums import STATE, add_exactly, decide, flag
+from .norm_over_ranks import pack_largest, pack_sums, round_largest, round_words
+from .scale_and_clamp import change
+from .shared import INF
 from .sums import add, round_sums
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .exact import STATE
-from .numbers import (
+from .exact_sums import STATE
+from .shared import (
     INF,
     RUNTIME,
     add_pairs,

@@ -1,5 +1,5 @@
-"""Sum the powers of tensors on a device. The device adds up blocks in float64, and the host adds up the block sums as
-integers.
+"""Sum the powers of one rank's tensors on a device, for a norm over ranks. The device adds up blocks in float64, and
+the host adds up the block sums as integers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHUNK = 1024 * BLOCK
 ROWS = 32
 
 
-class TorchSums:
+class LocalSums:
     """Partial sums of a list of tensors. The host computes exact sums, float64 norms and maxima."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The primitives of the device path."""
+"""The device path of PyTorch, and its primitives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse, round_once
 from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, gpu, kernel_operators, lists, sharded
+from . import arithmetic, conditions, gpu, kernel_operators, list_operations, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 
 if TYPE_CHECKING:
-    from .gpu.several import Tables
+    from .gpu.several_tables import Tables
     from .gpu.table import Table
 
 
@@ -92,7 +92,7 @@ class TorchPrimitives(DevicePrimitives):
         return (scalar if type(scalar) in PLAIN else sharded.full_tensor(scalar)).to(DTYPES[dtype])
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        coef = lists.stored(coef)
+        coef = list_operations.stored(coef)
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
@@ -102,7 +102,7 @@ class TorchPrimitives(DevicePrimitives):
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
         products = [arithmetic.product(tensor, coef) for tensor in single]
         listed = list(itertools.compress(tensors, in_lists))
-        return [*self.prepare_write(single, products), *lists.prepare_multiply(listed, coef)]
+        return [*self.prepare_write(single, products), *list_operations.prepare_multiply(listed, coef)]
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         if conditions.is_watched() or not all(
@@ -188,29 +188,29 @@ class ListPrimitives(TorchPrimitives):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         if p not in (1, 2):
             return super().power_sum(tensors, p, divisor)
-        return lists.power_sums(tensors, p, divisor).sum()
+        return list_operations.power_sums(tensors, p, divisor).sum()
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        return lists.max_abs(tensors).max()
+        return list_operations.max_abs(tensors).max()
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         if coef.dim():
             return super().scale(tensors, coef)  # one coefficient per slice
-        return lists.multiplied(tensors, coef)
+        return list_operations.multiplied(tensors, coef)
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        return super().prepare_scale(tensors, coef) if coef.dim() else lists.prepare_multiply(tensors, coef)
+        return super().prepare_scale(tensors, coef) if coef.dim() else list_operations.prepare_multiply(tensors, coef)
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
         writes: list[Write] = []
-        for indices, group in lists.groups(tensors):
+        for indices, group in list_operations.groups(tensors):
             low, high = bounds[indices[0]]
             if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor) or low == 0 or high == 0:
                 tensor_bounds = [super(ListPrimitives, self).bound(bound, group[0]) for bound in (low, high)]
                 results = [self.clamp(tensor, *tensor_bounds) for tensor in group]
                 writes.append(Write(functools.partial(torch._foreach_copy_, group, results)))
             else:
-                writes += lists.prepare_clamp(group, low, high)
+                writes += list_operations.prepare_clamp(group, low, high)
         return writes
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
@@ -221,19 +221,19 @@ class ListPrimitives(TorchPrimitives):
 
 class PerTensorPrimitives(ListPrimitives):
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
-        return lists.power_sums(tensors, p, divisor)
+        return list_operations.power_sums(tensors, p, divisor)
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
-        return lists.max_abs(tensors)
+        return list_operations.max_abs(tensors)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
         if conditions.fit_lists(tensors):
-            return lists.multiplied(tensors, coef)
+            return list_operations.multiplied(tensors, coef)
         return [PRIMITIVES.scale([tensor], own)[0] for tensor, own in zip(tensors, coef.unbind(), strict=True)]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         if conditions.fit_lists(tensors):
-            return lists.prepare_multiply(tensors, coef)
+            return list_operations.prepare_multiply(tensors, coef)
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
 
@@ -331,7 +331,9 @@ class TorchPath(DevicePath):
         if len({tensor.dtype for tensor in self._tensors}) == 1:
             return super().norm(p)
         # Measure tensors of each dtype separately, since norms are rounded to a dtype.
-        return lists.measured(self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False).norm(p))
+        return list_operations.measured(
+            self._tensors, lambda _, group: TorchPath(PER_TENSOR_PRIMITIVES, group, False).norm(p)
+        )
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
         if not torch.compiler.is_compiling():

@@ -12,7 +12,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .numbers import RUNTIME, chunk_at, magnitude_bits
+from .shared import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
 """The length of the state of a norm. The state consists of int64 numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .numbers import RUNTIME, chunk_at, in_vectors, vectors_at
+from .shared import RUNTIME, chunk_at, in_vectors, vectors_at
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from ..._compute import collected, host
 from ..._compute.device import DeviceScalars
 from ..._core.backend import Parameters
 from . import conditions, gpu
-from .primitives import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, ListPrimitives, TorchPath
+from .device_path import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, ListPrimitives, TorchPath
 
 if TYPE_CHECKING:
     from ..._core.path import Path

@@ -12,7 +12,7 @@ from ..._compute import host
 from ..._compute.device import DevicePath
 from ..._core.path import DevicePrimitives, Path
 from ..._core.types import Scalar, Tensor
-from . import block_sums, kernel_custom_call, mesh_axes
+from . import kernel_custom_call, mesh_axes, norms_over_devices
 from .arithmetic import real_parts, stack_small
 
 
@@ -85,4 +85,4 @@ class JaxPath(DevicePath):
 
     def _rounded(self, groups: Sequence[Sequence[Tensor]], p: int) -> Scalar:
         parts = [[part for tensor in stack_small(group) for part in real_parts(tensor)] for group in groups]
-        return self._backend.rounded(block_sums.norms(parts, p, self._backend.sharded_axes), "float32")
+        return self._backend.rounded(norms_over_devices.norms(parts, p, self._backend.sharded_axes), "float32")

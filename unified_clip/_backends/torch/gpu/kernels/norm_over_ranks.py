@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from ....._core.exact import LIMBS, UNIT, WORDS
-from .exact import STATE
-from .numbers import INF, add_pairs, add_rounded_pairs
+from .exact_sums import STATE
+from .shared import INF, add_pairs, add_rounded_pairs
 from .sums import INFINITY, LARGEST, rounded_pair
 
 NANS: Any = tl.constexpr(WORDS - 2)
