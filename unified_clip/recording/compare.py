@@ -15,13 +15,14 @@ from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
 from .causes.run_causes import find_causes
 from .causes.sequence import as_rule
-from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, divergences, stage_agreement
+from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
 from .lines import NO_CALLS
+from .optimizers.clips_of_step import is_empty
 from .optimizers.iterations import align_optimizers
 from .optimizers.joint_steps import join_steps
 from .optimizers.skipped import align_skipped, have_same_rates
-from .optimizers.steps import StepDifference, number_calls, step_differences
-from .optimizers.unclipped import is_empty
+from .optimizers.step_differences import step_differences
+from .optimizers.step_numbers import number_calls
 from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, read

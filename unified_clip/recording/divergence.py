@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .._report_model import Real, ReportModel
 from ..causes.observation import Cause, CauseKind
@@ -57,6 +57,13 @@ class Divergence:
 
     is_noise: bool = False
     """Whether at least a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
+
+
+class StepDifference(NamedTuple):
+    """A difference between two optimizer steps, with its cause."""
+
+    divergence: Divergence
+    cause: Cause
 
 
 class Agreement(ReportModel):

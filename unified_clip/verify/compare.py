@@ -12,7 +12,7 @@ from ..causes.observation import Cause
 from ..recording import divergence
 from ..recording.causes.before_clips import listed
 from ..recording.compare import RecordingComparison, compare
-from ..recording.optimizers.unclipped import are_without_clips
+from ..recording.optimizers.clips_of_step import are_without_clips
 from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.rounding_noise import is_noise_of, total_norm

@@ -9,9 +9,10 @@ from ..causes.observation import Cause, CauseKind
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
 from ..recording.compare import RecordingComparison
 from ..recording.divergence import numbers
-from ..recording.optimizers.steps import STAGES
+from ..recording.optimizers.step_differences import STAGES
 from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..tensors.arithmetic import FORMATS
+from .causes.clips_after_step import late_clip
 from .causes.initial_weights import InitialWeights
 from .causes.regularizer import decay_before_clip
 from .causes.square_weights import Rerun, untransposed_square
@@ -45,7 +46,7 @@ def find_cause(
     stages = row.beyond_rounding(limit) if row else []
     finding = None
     if kinds <= BY_ELIMINATION:
-        finding = _late_clip(row, recordings) if row and "update" in stages else None
+        finding = late_clip(row, recordings) if row and "update" in stages else None
         finding = finding or (_other_dtype(pairing, rows) if kinds <= OUTSIDE_THE_CLIP else None)
         finding = finding or _amplified_rounding(rows, row, clips, limit)
     if finding is None and row and row.step == 1 and stages[0] == "norm" and kinds <= {*BY_ELIMINATION, DECAY}:
@@ -110,28 +111,6 @@ def _other_gradients(
         if are_equal and distance(single(first), single(second)).ulps <= ROUNDING:
             advice = "The losses agree. Compare the code that changes gradients between the loss and the clip"
     return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")
-
-
-def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
-    """Return a cause if an optimizer makes a step before its gradients are clipped."""
-    sides = []
-    for recording in recordings:
-        start = sum(step < row.step for step in recording.recorded_steps)
-        steps = recording.optimizer_steps_at(row.step)
-        late = [place for place, each in enumerate(steps, start=1) if each.calls - start < place]
-        sides.append((recording, recording.recorded_steps.count(row.step), late, len(steps)))
-    (old, old_calls, old_late, old_steps), (new, new_calls, new_late, new_steps) = sides
-    if old_calls != new_calls or old_steps != new_steps or old_calls < old_steps or bool(old_late) == bool(new_late):
-        return None
-    recording, late, other = (old, old_late, new) if old_late else (new, new_late, old)
-    calls = recording.calls.get(row.step, [])
-    names = list(calls[late[0] - 1].parameters) if len(calls) == old_calls else []
-    return Cause(
-        "clipping after the step",
-        f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before "
-        f"optimizer step {late[0]}, so this optimizer step uses unclipped gradients"
-        f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips first",
-    )
 
 
 def _updated_before(

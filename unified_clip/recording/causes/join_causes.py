@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ...causes.observation import Cause, CauseKind
-from ..divergence import NUMBERS, Divergence, DivergencePoint, divergences, numbers
-from ..optimizers.steps import MOMENTUM, STAGES, StepDifference
+from ..divergence import NUMBERS, Divergence, DivergencePoint, StepDifference, divergences, numbers
+from ..optimizers.settings import MOMENTUM
+from ..optimizers.step_differences import STAGES
 from ..pairing import CallPair
 from ..rounding import PRODUCT, ROUNDING
 from . import before_clips

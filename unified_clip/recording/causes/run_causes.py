@@ -15,6 +15,7 @@ from ...causes.observation import By, Cause, Observation, instead
 from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
 from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
+from ..optimizers.clips_after_step import late_clip_by_weights
 from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
@@ -61,7 +62,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or _before_clipping(point, pair)
         or _fewer_gradients(point, pair)
         or _whole_factor(point, pair)
-        or sequence.after_the_step(point, pair)
+        or late_clip_by_weights(point, pair)
         or before_clips.initial_weights(point, pair)
         or _rule(point, pair)
     )

@@ -12,7 +12,7 @@ from ..packing import elements
 from ..pairing import Names, calls_by_step
 from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
-from .steps import is_late
+from .clips_after_step import is_late
 
 Order = Sequence[int]
 """Maps positions in the first run to positions in the second run."""

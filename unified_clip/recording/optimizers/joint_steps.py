@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..runs import OptimizerStep, RecordedRun
+from .clips_after_step import is_late
 from .iterations import Iteration, clipped_size, is_clipped_first, iteration_sizes, iterations_of
-from .steps import is_late
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:

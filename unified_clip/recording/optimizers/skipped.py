@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterator, Sequence
 from statistics import mode
 
 from ...causes.observation import Cause
-from ..divergence import Divergence
+from ..divergence import Divergence, StepDifference
 from ..pairing import calls_by_step
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
-from .steps import StepDifference, have_equal_shapes, is_late, rounding_of_rates, same_setting
-from .unclipped import with_calls
+from .clips_after_step import is_late
+from .clips_of_step import have_equal_shapes, with_calls
+from .learning_rates import rounding_of_rates
+from .settings import same_setting
 
 Skips = dict[int, int]
 """Maps an optimizer step to the number of skipped training iterations directly before the step."""

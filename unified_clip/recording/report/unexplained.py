@@ -12,7 +12,7 @@ from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..causes.sequence import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence
-from ..optimizers.steps import STAGES
+from ..optimizers.step_differences import STAGES
 from ..packing import elements
 from .largest_differences import STAGE_NAMES
 from .remedies import step_of_other_eps

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...causes.observation import Cause
 from ...recording.causes.before_clips import names_text
 from ...recording.compare import RecordingComparison
-from ...recording.optimizers.steps import STAGES
+from ...recording.optimizers.step_differences import STAGES
 from ...recording.runs import RecordedCall
 from ..cause_limits import RELATIVE_TOLERANCE
 from ..normalize import NormalizedRecording

@@ -1,13 +1,15 @@
-"""Explain optimizer steps without a clip: the clip is missing, runs before the backward pass, or is by hand."""
+"""Compare the clips of an optimizer step: missing and repeated clips, clips by hand, clips before the backward pass."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..._display import counted
 from ...causes.observation import Cause
 from ..call_alignment import clip_text
+from ..divergence import Divergence, StepDifference
+from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .names import LIBRARIES
 
@@ -75,3 +77,63 @@ def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
     """Return whether the optimizers surely use unclipped gradients in all of these steps."""
     changes = {step.changed for step in steps} - {None}
     return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
+
+
+def compare_clips(
+    a: RecordedRun,
+    b: RecordedRun,
+    steps: Sequence[OptimizerStep],
+    clips: Sequence[Mapping[int, Sequence[RecordedCall]]],
+) -> Iterator[StepDifference]:
+    step = steps[0].step
+    old, new = (lines.get(step, ()) for lines in clips)
+    if bool(old) != bool(new):
+        cause = left_out_clip(*((b, a) if old else (a, b)), old or new, step)
+    else:
+        more, fewer, last = (old, new, steps[0]) if len(old) > len(new) else (new, old, steps[1])
+        if len(more) == len(fewer) or not _is_repeated(more, fewer, last):
+            return
+        cause = _several(*((a, b) if len(old) > len(new) else (b, a)), (len(old), len(new)), last)
+    yield StepDifference(Divergence(step, "clips", len(old), len(new)), cause)
+
+
+def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
+    count = len(other)
+    pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
+    is_same = all(itertools.starmap(have_equal_shapes, pairs)) and all(
+        x.rule == y.rule and same((x.threshold, x.norm_type), (y.threshold, y.norm_type)) for x, y in pairs
+    )
+    is_named = bool(lines[0].parameters) and not _has_positions(lines[0])
+    return is_same and ((is_named and count == 1) or len(lines) == count * (step.backward_calls or 0))
+
+
+def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
+    shapes = [sorted(str(each.shape) for each in call.parameters.values()) for call in (a, b)]
+    is_same = a.parameters.keys() == b.parameters.keys() or _has_positions(a) or _has_positions(b)
+    return a.count == b.count and shapes[0] == shapes[1] and is_same
+
+
+def _has_positions(call: RecordedCall) -> bool:
+    """Return whether a call has a position such as "0" in place of a gradient's name. In recordings of `verify`, words
+    can follow the position.
+    """
+    return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
+
+
+def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last: OptimizerStep) -> Cause:
+    most, least = max(counts), min(counts)
+    sentence = (
+        f"before step {last.step} of the optimizer, {run.name} clips the same gradients {most} times. {other.name} "
+        f"clips them {least} time{'s' * (least != 1)}. "
+    )
+    if last.backward_calls is not None and last.backward_calls <= 1:
+        advice = (
+            f"If this is on purpose, make the same clip calls in {other.name}, in the same order. Otherwise, remove "
+            f"the repeated calls of {run.name}"
+        )
+    else:
+        advice = (
+            "With gradient accumulation, clip once, after the backward pass of the last micro-batch: put the clip call "
+            "directly before optimizer.step(), outside the loop over micro-batches"
+        )
+    return Cause("several clips before a step", f"{sentence}{advice}")

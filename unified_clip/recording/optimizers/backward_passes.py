@@ -1,0 +1,55 @@
+"""Compare the backward passes before an optimizer step: cleared gradients, and gradient accumulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...causes.observation import Cause
+from ..divergence import Divergence, StepDifference
+from ..pairing import calls_by_step
+from ..runs import OptimizerStep, RecordedRun
+
+
+def compare_clearing(
+    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
+) -> Iterator[StepDifference]:
+    """Yield a difference if only one run clears its gradients. New gradients in each step count as cleared."""
+    cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
+    if None not in cleared and cleared[0] != cleared[1]:
+        run, other = (a, b) if not cleared[0] else (b, a)
+        are_new = None in (left.cleared, right.cleared)
+        verb = "computes new gradients at each step"
+        sentence = (
+            f"{run.name} does not clear the gradients of step {left.step - 1} before the backward pass of step "
+            f"{left.step}. {other.name} {verb if are_new else 'clears its gradients, as optimizer.zero_grad() does'}"
+        )
+        cause = Cause("gradients are not cleared", sentence)
+        yield StepDifference(Divergence(left.step, "gradients cleared", *cleared), cause)
+
+
+def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
+    passes = (left.backward_calls, right.backward_calls)
+    if None not in passes and passes[0] != passes[1]:
+        texts = [f"{count} backward pass{'es' * (count != 1)}" for count in passes]
+        sentence = f"{left.run} runs {texts[0]} before the step, {right.run} {texts[1]}"
+        cause = Cause("gradient accumulation", sentence)
+        yield StepDifference(Divergence(left.step, "backward passes", *passes), cause)
+
+
+def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
+    """Return whether a run clears its gradients before a step, or None if the answer is unknown.
+
+    If a framework returns new gradients from each backward pass, `backward_calls` is None. New gradients count as
+    cleared.
+    """
+    is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
+    return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
+
+
+def _has_one_optimizer(run: RecordedRun) -> bool:
+    lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
+    lists = {
+        frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
+        for step in steps
+    }
+    return len({*steps}) == len(steps) and len(lists) == 1 and frozenset() not in lists

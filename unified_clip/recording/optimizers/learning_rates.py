@@ -1,0 +1,70 @@
+"""Compare the learning rates of two runs: rounding errors, and schedules that are ahead or faster."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from ...causes.observation import Cause
+from ..divergence import Divergence, StepDifference
+from ..runs import RecordedRun
+from .settings import TINY, same_setting
+
+FASTEST = 64
+"""`pace_text` does not find schedules that are more than FASTEST times as fast."""
+
+
+def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
+    """Return the rounding error of learning rates that a schedule computes in float32.
+
+    A schedule can subtract two large numbers from each other. Therefore, the rounding error depends on the largest
+    learning rate.
+    """
+    rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
+    numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
+    return max(TINY, 2.0**-22 * max(numbers)) if numbers and len(numbers) == len(rates) else TINY
+
+
+def rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
+    passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
+    if 0 in passes and any(passes - {None}):
+        return None
+    rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
+    of_a, of_b = rates
+    both = [(n, x, y) for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x is not None and y is not None]
+    differing = [n for n, x, y in both if not same_setting(x, y, rounding=rounding)]
+    sides = ((b, a, of_b, of_a), (a, b, of_a, of_b))
+    for start, (run, other, early, late) in itertools.product((0, *differing[:1]), sides):
+        pairs = zip(early[start:], late[start + 1 :], strict=False)
+        known = [(x, y) for x, y in pairs if x is not None and y is not None]
+        is_same = all(same_setting(x, y, rounding=rounding) for x, y in known)
+        if len({x for x, _ in known}) > 1 and differing and is_same:
+            sentence = f"the learning rates of {run.name} are one step ahead of the learning rates of {other.name}"
+            if start:
+                sentence = (
+                    f"from step {a.optimizer_steps[start].step} on, {sentence}. Either {run.name} skips an "
+                    "optimizer step, as a loss scaler does after an overflow, or its schedule makes one additional step"
+                )
+            first, cause = differing[0], Cause("shifted step", sentence)
+            return StepDifference(
+                Divergence(a.optimizer_steps[first].step, "learning rate", of_a[first], of_b[first]), cause
+            )
+    return None
+
+
+def pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
+    """Return advice if the learning rate of one run changes 2, 3 or more times as fast as in the other run."""
+    if any(step.backward_calls == 0 for run in (a, b) for step in run.optimizer_steps):
+        return ""
+    for run, other in ((b, a), (a, b)):
+        rates, slow = ([step.settings.get("lr", math.nan) for step in each.optimizer_steps] for each in (run, other))
+        for pace in range(2, min(FASTEST, len(slow) // 2) + 1):
+            for start in range(pace + 1):
+                pairs = list(zip(rates, slow[start::pace], strict=False))
+                if len({y for _, y in pairs}) > 2 and all(same_setting(x, y, rounding=rounding) for x, y in pairs):
+                    return (
+                        f". The learning rate of {run.name} changes {pace} times as fast as the learning rate of "
+                        f"{other.name}. Compare where the scripts step their schedules: after each batch, optimizer "
+                        "step or epoch"
+                    )
+    return ""

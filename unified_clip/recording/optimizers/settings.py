@@ -1,0 +1,104 @@
+"""Compare the settings of optimizers, such as the learning rate and the weight decay."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from ...causes.observation import Cause
+from ..divergence import Divergence, Stage, StepDifference
+from ..pairing import Names
+from ..runs import OptimizerStep, RecordedRun, Setting
+from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
+from .names import LIBRARIES
+from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text
+
+TINY = 1e-20
+"""Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate instead of 0."""
+
+
+MOMENTUM = "rule for momentum"
+
+
+SETTING_TEXTS = {"eps": "the optimizer's eps"}
+"""Maps names of settings to texts. The text of eps names the optimizer, because a clip can also have an eps."""
+
+
+def compare_settings(
+    left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names, pace: str
+) -> Iterator[StepDifference]:
+    differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
+    is_moved = is_one_kind and places_differ(left, right)
+    for name in {**left.settings, **right.settings}:
+        old, new = (_setting(step, name) for step in (left, right))
+        tolerance, error = (tolerance_of(left, right), rounding) if name == "lr" else (EQUAL, TINY)
+        if (
+            old is None
+            or new is None
+            or (name == "eps" and is_moved)
+            or same_setting(old, new, tolerance, is_ordered=name == "betas", rounding=error)
+        ):
+            continue
+        values = f"{setting_text(new)} instead of {setting_text(old)}"
+        if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
+            values += ", each for some of the parameters"
+        if name == "lr":
+            sentence = f"{differs} a learning rate of {values}{pace}"
+            yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
+        elif is_one_kind:
+            sentence = f"{differs} {SETTING_TEXTS.get(name, name)} {values}"
+            sentence += undecayed_text(left, right, names) if name == "weight_decay" else ""
+            yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
+    counts = [step.decayed or (0, 0) for step in (left, right)]
+    if is_one_kind and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
+        values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
+        advice = undecayed_text(left, right, names) or ". Compare which parameters have weight decay"
+        sentence = f"{differs} weight decay of {values}{advice}"
+        cause = Cause("another optimizer", sentence)
+        yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
+    if rows := compare_rows(left, right):
+        yield _difference(left, "optimizer", *rows, "rule for repeated rows")
+    if clauses := decay_clauses(left, right) if is_one_kind else ("", ""):
+        sentence = f"{left.run} uses the optimizer {left.optimizer}{clauses[0]}, and "
+        sentence += f"{right.run} uses {right.optimizer}{clauses[1]}"
+        yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
+    # The place of eps comes last, because its effect is often the smallest.
+    if is_moved and (effects := compare_places(left, right)):
+        yield _difference(left, "optimizer", *effects, "effective eps")
+
+
+def _setting(step: OptimizerStep, name: str) -> Setting | None:
+    # Only PyTorch has dampening, so it is 0 in other frameworks.
+    is_without = name == "dampening" and step.optimizer.startswith(LIBRARIES)
+    return step.settings.get(name, 0.0 if is_without else None)
+
+
+def compare_changed_rates(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
+    pairs = zip(a.optimizer_steps, b.optimizer_steps, strict=False)
+    for (before, _), (left, right) in itertools.pairwise(pairs):
+        rates = before.settings.get("lr"), left.settings.get("lr")
+        if None in rates or rates[0] == rates[1]:
+            continue
+        if rules := compare_momentum(left, right):
+            yield _difference(left, "optimizer", *rules, MOMENTUM)
+            return
+
+
+def same_setting(
+    a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False, rounding: float = TINY
+) -> bool:
+    """Return whether two settings are equal, up to a relative `tolerance` or an absolute `rounding`.
+
+    Unless `is_ordered` is True, the order of the parameter groups is ignored.
+    """
+    sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
+    left, right = sides if is_ordered else [sorted({*each}) for each in sides]
+    pairs = zip(left, right, strict=False)
+    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=tolerance, abs_tol=rounding) for x, y in pairs)
+
+
+def _difference(
+    step: OptimizerStep, stage: Stage, a: object, b: object, cause: Cause, setting: str | None = None
+) -> StepDifference:
+    return StepDifference(Divergence(step.step, stage, a, b, setting), cause)

@@ -1,0 +1,46 @@
+"""Compare the steps of optimizers in two recordings: the settings of each step, and the calls between steps."""
+
+from __future__ import annotations
+
+from ..divergence import Stage, StepDifference
+from ..pairing import Names, calls_by_step
+from ..runs import RecordedRun
+from .backward_passes import compare_accumulation, compare_clearing
+from .clips_after_step import late_clips
+from .clips_of_step import compare_clips
+from .learning_rates import pace_text, rate_shift, rounding_of_rates
+from .settings import compare_changed_rates, compare_settings
+
+STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
+
+
+def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
+    """Compare the optimizer steps of two runs. For each kind of cause and each setting, return only the first
+    difference.
+
+    If one run uses each learning rate one step later, return this shift instead of the differences between learning
+    rates.
+    """
+    first_of_kind: dict[tuple[str, str], StepDifference] = {}
+    if late := late_clips(a, b):
+        first_of_kind["", ""] = late
+    rounding = rounding_of_rates(a, b)
+    shift, pace = rate_shift(a, b, rounding), pace_text(a, b, rounding)
+    clips = [calls_by_step(run) for run in (a, b)]
+    differences: list[StepDifference] = []
+    pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
+    passes = [(left.backward_calls, right.backward_calls) for left, right in pairs]
+    has_several = any(0 in both for both in passes)  # several optimizers step after one backward pass
+    for left, right in pairs:
+        if not has_several:
+            differences += compare_clearing(a, b, left, right)
+        if all(both == (0, 0) or 0 not in both for both in passes):
+            differences += compare_accumulation(left, right)
+        differences += compare_clips(a, b, (left, right), clips)
+        differences += [
+            shift if shift and each.divergence.stage == "learning rate" else each
+            for each in compare_settings(left, right, rounding, names, pace)
+        ]
+    for each in (*differences, *compare_changed_rates(a, b)):
+        first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
+    return list(first_of_kind.values())
