@@ -212,12 +212,12 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     check_writable(out, "parity.json")
     report = _run(suite)
     if options.strict:
-        report = build.strict(report, accepting=options.accept)
+        report = build.with_strict(report, accepting=options.accept)
     if earlier is not None:
         bits = {"strict_bits": options.strict_bits}
         second_call.repeat(suite, report, baseline.changed_bits(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report, **bits)]})
-        report = build.against(report, baseline.changes(earlier, report, **bits))
+        report = build.with_changes(report, baseline.changes(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
     try:
         write.write(report, out, recorded, ported)
@@ -272,12 +272,14 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 def _accept(report: ParityReport, path: Path) -> int:
     """Update the list of known differences, and return the exit status."""
+    from . import exit_status
     from .known import entries
     from .known.accept import accept_differences
     from .report import baseline, build
 
-    if report.ours_differ or report.is_incomplete:
-        why = "results of unified_clip are wrong" if report.ours_differ else "results are missing, or nothing is tested"
+    is_different = exit_status.unified_clip_is_different(report)
+    if is_different or exit_status.is_incomplete(report):
+        why = "results of unified_clip are wrong" if is_different else "results are missing, or nothing is tested"
         message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}"
         remedy = "Correct the problems that parity.md in the report lists. Then run the command with --accept again."
         reject(UsageError(f"{message}. {remedy}", "UC303"))

@@ -358,37 +358,6 @@ class ParityReport(ReportModel):
         present = {name for name, result in results if result.verdict != "missing"}
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]
 
-    def is_wrong(self, framework: str, result: Result) -> bool:
-        """Return whether a result is missing, or is a wrong result of unified_clip."""
-        if result.verdict == "missing":
-            return framework not in self.may_be_missing
-        return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
-
-    @property
-    def ours_differ(self) -> bool:
-        differ = any(result.verdict == "different" for _, result in self.results())
-        return differ or any(case.differing_stages for case in self.cases)
-
-    @property
-    def differs(self) -> bool:
-        """Whether a result or a known difference is wrong. Failures that a baseline excuses count, too."""
-        natives = any(result.problem for _, result in self.natives())
-        return self.ours_differ or natives or any(entry.problem for entry in self.known)
-
-    @property
-    def always_raising(self) -> list[str]:
-        """The functions of the user that raised errors and never returned a result."""
-        returning = {f"{each.function} ({name})" for name, each in self.natives() if each.sha256}
-        raising = [f"{r.function} ({name})" for name, r in self.natives() if r.is_users and r.kind == "raises"]
-        return [] if self.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]
-
-    @property
-    def is_incomplete(self) -> bool:
-        results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
-        if self.untested or self.always_raising or all(result.is_failure for _, result in results):
-            return True
-        return any(result.is_failure and self.is_wrong(name, result) for name, result in results)
-
 
 if __name__ == "__main__":
     print(json_schema(ParityReport, "unified_clip parity report"), end="")

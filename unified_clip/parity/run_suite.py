@@ -105,7 +105,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         untested=_untested(suite, expected),
     )
     second_call.repeat(suite, report, second_call.unexplained(report))
-    return build.against(report, None)
+    return build.with_changes(report, None)
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -276,7 +276,7 @@ def test_accept_reports_a_loss_against_the_baseline_that_the_list_cannot_accept(
     loss = Change(kind="numbers", what="your function", worse=True, why="other bits", **fields)
     for verb in ("may fail", "fails"):
         known = entries.read(path) if path.exists() else []
-        run = build.against(run_with_differences({"one": 0.5}, known), [loss])
+        run = build.with_changes(run_with_differences({"one": 0.5}, known), [loss])
         assert parity_cli._accept(run, path) == 1
         assert f"If you pass this baseline again, the next run {verb}: other bits." in capfd.readouterr().out
 

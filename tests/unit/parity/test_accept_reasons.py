@@ -75,20 +75,20 @@ def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     (note,) = build.incomplete(judged.known)
     assert note.startswith("1 known difference with an unknown cause and without your reason: torch, clip: a. Write")
     assert judged.exit_code == 0
-    strict = build.strict(judged)
+    strict = build.with_strict(judged)
     assert strict.exit_code == 1
     assert "1 known difference without `reason`, and the cause is unknown" in strict.verdict
     assert "stale" not in strict.verdict
     (problem,) = strict.problems
     assert problem.detail.startswith("the cause is unknown, and `reason` does not explain the difference. Write why")
     assert "incomplete entry of the list" in baseline.changes(judged, strict)[0].after
-    assert build.strict(judged, accepting=True).exit_code == 0
+    assert build.with_strict(judged, accepting=True).exit_code == 0
 
 
 def test_an_unknown_cause_with_a_reason_passes(tmp_path: Path) -> None:
     judged = unexplained(tmp_path, "we smooth the norm")
     assert build.incomplete(judged.known) == []
-    assert build.strict(judged).exit_code == 0
+    assert build.with_strict(judged).exit_code == 0
 
 
 def test_accept_prints_that_a_reason_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,10 +96,10 @@ def test_accept_prints_that_a_reason_is_missing(tmp_path: Path, capsys: pytest.C
     assert cli._accept(judged, tmp_path / "known.toml") == 0
     words = "1 known difference without `reason`, and the cause is unknown. Write why you accept the difference"
     assert words in capsys.readouterr().out
-    assert cli._accept(build.strict(judged, accepting=True), tmp_path / "known.toml") == 1
+    assert cli._accept(build.with_strict(judged, accepting=True), tmp_path / "known.toml") == 1
     assert words in capsys.readouterr().out
     explained = unexplained(tmp_path / "explained", "we smooth the norm")
-    assert cli._accept(build.strict(explained, accepting=True), tmp_path / "explained" / "known.toml") == 0
+    assert cli._accept(build.with_strict(explained, accepting=True), tmp_path / "explained" / "known.toml") == 0
     assert words not in capsys.readouterr().out
 
 

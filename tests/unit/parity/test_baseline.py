@@ -70,7 +70,7 @@ def test_a_case_with_another_exact_result_is_one_change() -> None:
     assert found_change == expected_change(
         "numbers", "", "the exact result", "one", "norm a", "norm b", True, found_change.why
     )
-    judged = build.against(new, [found_change])
+    judged = build.with_changes(new, [found_change])
     assert judged.exit_code == 1
     lost = "FAIL: 1 case on numpy, torch: 1 result that cannot be compared with the baseline "
     why = found_change.why.partition(". ")[0]
@@ -90,7 +90,7 @@ def test_a_number_that_is_no_longer_compared_fails_the_run() -> None:
         assert found_change.why.startswith(
             "the baseline compared the norm, but the function no longer returns it. To write a"
         )
-        assert failure_messages(build.against(run("no norm", None), [found_change])) == [found_change.why]
+        assert failure_messages(build.with_changes(run("no norm", None), [found_change])) == [found_change.why]
     assert not any(each.worse for each in baseline.changes(run("no norm", None), run("equal", 0.0)))
     assert not any(each.worse for each in baseline.changes(run("equal", 0.0), run("close", 1e-7)))
     accepted = torch_report(native=native("known", None, "raises", function="clip.py:f"))
@@ -117,7 +117,7 @@ def test_known_differences_with_the_same_reason_have_different_names() -> None:
         for case in ElementTree.fromstring(junit.as_xml(report_with_known(*entries))).iter("testcase")
     ]
     assert [name for name in names if name.startswith("clip: so")] == ["clip: so", "clip: so (2)", "clip: so (3)"]
-    judged = build.against(
+    judged = build.with_changes(
         report_with_known(*entries),
         baseline.changes(report_with_known(*entries[::2], known()), report_with_known(*entries)),
     )
@@ -149,10 +149,10 @@ def test_a_new_or_missing_framework_or_case_is_one_change() -> None:
     new, gone = baseline.changes(small, large), baseline.changes(large, small)
     assert new == [expected_change("new", "jax", "", "", "", ""), expected_change("new", "", "", "two", "", "")]
     assert gone == [expected_change("gone", "jax", "", "", "", ""), expected_change("gone", "", "", "two", "", "")]
-    strict, larger = build.strict(small), build.strict(large)
+    strict, larger = build.with_strict(small), build.with_strict(large)
     assert [each.worse for each in baseline.changes(large, strict)] == [True, True]
     assert not any(each.worse for each in baseline.changes(small, larger))
-    judged = build.against(strict, baseline.changes(large, strict))
+    judged = build.with_changes(strict, baseline.changes(large, strict))
     assert judged.exit_code == 1
     assert (
         "2 results that cannot be compared with the baseline (jax: the result is in the baseline, but not in this run)"
@@ -250,7 +250,7 @@ def test_a_failure_of_the_baseline_is_worse_if_it_is_larger_or_another(
 def test_worse_changes_and_missing_frameworks_set_the_exit_status() -> None:
     def status(kind: Any, *changes: Change) -> list[int]:
         run = torch_report(host=clip_result(kind))
-        return [run.exit_code, build.against(run, list(changes)).exit_code]
+        return [run.exit_code, build.with_changes(run, list(changes)).exit_code]
 
     moved = expected_change("size", "torch", "host path", "one", "", "")
     worse = moved.model_copy(update={"worse": True})

@@ -55,7 +55,7 @@ def test_with_strict_bits_other_bits_fail_the_run_after_an_upgrade() -> None:
     assert (change.kind, change.case) == ("numbers", "one")
     assert change.why.startswith("the bits of this result differ from the baseline, which --strict-bits does not allow")
     assert baseline.notes(old, new, strict_bits=True) == []
-    judged = build.against(new, baseline.changes(old, new, strict_bits=True))
+    judged = build.with_changes(new, baseline.changes(old, new, strict_bits=True))
     assert judged.exit_code == 1
     assert "1 result with other bits than in the baseline (torch, framework's function clip, one)" in judged.verdict
     assert [(problem.cases, problem.excused) for problem in judged.problems] == [(["one"], False)]

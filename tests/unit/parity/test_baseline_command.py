@@ -99,7 +99,7 @@ def test_problems_have_their_function_and_whether_the_baseline_excuses_them(tmp_
     old, new = run(0.1, 0.1), run(0.1, 0.5)
     crash, stale = ("torch", "host", None, False, ["lost"]), (None, None, "clip.py:other", False, [])
     assert problems(new) == [("torch", "native", "clip.py:clip", False, ["0", "1"]), crash, stale]
-    compared = build.against(new, baseline.changes(old, new))
+    compared = build.with_changes(new, baseline.changes(old, new))
     assert problems(compared) == [
         ("torch", "native", "clip.py:clip", True, ["0"]),
         ("torch", "native", "clip.py:clip", False, ["1"]),

@@ -84,13 +84,13 @@ def test_a_baseline_of_other_cases_or_frameworks_is_rejected(tmp_path: Path) -> 
 def test_a_stale_entry_of_a_removed_case_fails_the_run_and_the_removed_case_does_not() -> None:
     cases = [one_case(name, torch=FrameworkResult(native=native())) for name in ("one", "two")]
     old, new = report(*cases, known=[known()]), report(cases[0], known=[known()])
-    kept = build.against(new, baseline.changes(old, new))
+    kept = build.with_changes(new, baseline.changes(old, new))
     assert (kept.exit_code, change_rows.headline(kept.baseline or [])) == (
         0,
         "Against the baseline: changes: 1, of which 0 fail the run.",
     )
     new = report(cases[0], known=[known("no case shows this difference", None)])
-    stale = build.against(new, baseline.changes(old, new))
+    stale = build.with_changes(new, baseline.changes(old, new))
     assert (stale.exit_code, change_rows.headline(stale.baseline or [])) == (
         1,
         "Against the baseline: changes: 2, of which 1 fail the run.",

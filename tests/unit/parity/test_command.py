@@ -455,7 +455,7 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
     run = report_with_verdicts("equal", "different")
     (error,) = printed(run)
     assert error.startswith(f"::error title=torch%2C host path%2C different%3A {NAME.replace(':', '%3A')}::torch, host")
-    (warning,) = printed(build.against(run, []))
+    (warning,) = printed(build.with_changes(run, []))
     assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::excused by the baseline: ', 1)}"
     assert printed(report_with_verdicts("equal", "equal")) == []
 

@@ -271,7 +271,7 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
         "1 entry has no `cause` in the list of known differences. Such an entry accepts any difference up to its `size`"
     )
     assert f'add the lines: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
-    strict = build.strict(lacking)
+    strict = build.with_strict(lacking)
     assert (lacking.exit_code, strict.exit_code) == (0, 1)
     assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."
     assert [each.detail for each in strict.problems] == [
@@ -279,9 +279,9 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
         'bits", or run '
         "the command with --accept"
     ]
-    (problem,) = build.strict(lacking, accepting=True).problems
+    (problem,) = build.with_strict(lacking, accepting=True).problems
     assert problem.detail == "the entry has no `cause`, so the entry accepts any difference up to its `size`"
-    assert build.against(strict, baseline.changes(lacking, strict)).exit_code == 1
+    assert build.with_changes(strict, baseline.changes(lacking, strict)).exit_code == 1
 
 
 def test_entries_for_calls_without_numbers_need_no_cause() -> None:

@@ -140,7 +140,7 @@ def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it(
     passed, failed = run("close"), run("different")
     words = "different, by 50 %"
     assert own_results(failed) == [("failure", words)]
-    assert own_results(build.against(failed, baseline.changes(passed, failed))) == [("failure", words)]
-    excused = build.against(failed, baseline.changes(failed, failed))
+    assert own_results(build.with_changes(failed, baseline.changes(passed, failed))) == [("failure", words)]
+    excused = build.with_changes(failed, baseline.changes(failed, failed))
     assert own_results(excused) == [("skipped", f"excused by the baseline: {words}")]
-    assert own_results(build.strict(excused)) == [("failure", words)]
+    assert own_results(build.with_strict(excused)) == [("failure", words)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ..._display import counted
+from ..exit_status import always_raising, exit_status, is_different, is_problem
 from ..known.entries import NO_REASON
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
@@ -27,23 +28,20 @@ def report(
         cases=list(cases),
         **defaults | fields,
     )
-    return against(result, None)
+    return with_changes(result, None)
 
 
-def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
+def with_changes(report: ParityReport, changes: list[Change] | None) -> ParityReport:
     """Add the changes since a baseline to a report, and update the verdict, the exit status and the problems.
 
     changes: The changes since the baseline, or None without a baseline.
     """
-    is_worse = any(change.worse for change in changes or ())
-    fails = is_worse or (report.differs and (changes is None or report.strict))
-    exit_code: Literal[0, 1, 3] = 1 if fails else 3 if report.is_incomplete else 0
-    judged = report.model_copy(update={"baseline": changes, "exit_code": exit_code})
+    judged = report.model_copy(update={"baseline": changes, "exit_code": exit_status(report, changes)})
     judged = judged.model_copy(update={"problems": _problems(judged)})
     return judged.model_copy(update={"verdict": _verdict(judged)})
 
 
-def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
+def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
     """Return the report for `--strict`. Incomplete entries fail the run, and the baseline excuses no failure.
 
     accepting: Whether the run has the option `--accept`, which adds missing causes.
@@ -56,7 +54,7 @@ def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
         return entry.problem or (no_cause.format(entry.incomplete) if entry.incomplete else lacks_reason)
 
     known = [entry.model_copy(update={"problem": problem(entry)}) for entry in report.known]
-    return against(report.model_copy(update={"known": known, "strict": True}), report.baseline)
+    return with_changes(report.model_copy(update={"known": known, "strict": True}), report.baseline)
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
@@ -131,7 +129,7 @@ def _problems(report: ParityReport) -> list[Problem]:
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, number) for known, number in baseline.numbered(report.known) if known.problem]
-    raising = [_problem(f"nothing of {name} was compared", ALWAYS_RAISES) for name in report.always_raising]
+    raising = [_problem(f"nothing of {name} was compared", ALWAYS_RAISES) for name in always_raising(report)]
     return [*untested, *raising, *problems, *_joined(losses), *stale]
 
 
@@ -182,13 +180,13 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
         yield problem(what, ", ".join(case.differing_stages), "between frameworks")
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
-            if report.is_wrong(framework, each):
+            if is_problem(report, framework, each):
                 what, detail = f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(report, framework, each)
                 yield problem(what, detail, TITLES[mode], each, framework=framework, mode=mode)
         if native := result.native:
             place = compared_functions.title(NATIVE, native)
             names = {"framework": framework, "mode": NATIVE, "function": native.function}
-            if report.is_wrong(framework, native):
+            if is_problem(report, framework, native):
                 what = f"{framework}, {place}, {native.verdict}"
                 yield problem(what, _detail(report, framework, native), place, native, **names)
             if native.problem:
@@ -227,7 +225,7 @@ def _verdict(report: ParityReport) -> str:
         why = "" if present else f": {', '.join(absent)} {_are(len(absent))} missing"
         excuse = f". The baseline excuses {excused} of these failures" if excused else ""
         return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
-    if report.differs:
+    if is_different(report):
         return f"PASS: {of}: the baseline excuses {counted(excused, 'failure')}: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
@@ -254,7 +252,7 @@ def _are(number: int) -> str:
 def _failures(report: ParityReport) -> Iterator[str]:
     """Yield a phrase for each kind of failure, such as "2 stale known differences"."""
     results, natives = report.results(), report.natives()
-    lost = [name for name, each in [*results, *natives] if each.is_failure and report.is_wrong(name, each)]
+    lost = [name for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):
         yield f"{counted(wrong, 'wrong result')} of unified_clip, of {len(results)}"
     if differing := sum(bool(case.differing_stages) for case in report.cases):
@@ -281,7 +279,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{counted(len(losses), 'result')} that cannot be compared with the baseline ({first}: {why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
-    if report.always_raising:
-        yield f"nothing of {', '.join(report.always_raising)} was compared"
+    if raising := always_raising(report):
+        yield f"nothing of {', '.join(raising)} was compared"
     if lost:
         yield f"{counted(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
+from ..exit_status import always_raising, is_problem
 from ..judge import own_pairs
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, NativeResult, OwnPair, ParityReport, Result
@@ -58,7 +59,7 @@ def as_xml(report: ParityReport) -> bytes:
     tested = SubElement(root, "testsuite", name="what the cases test")
     for what in report.untested:
         _mark(_case(tested, what, "untested"), "error", "untested", UNTESTED, "")
-    for what in report.always_raising:
+    for what in always_raising(report):
         _mark(_case(tested, what, "not compared"), "error", "not compared", ALWAYS_RAISES, "")
     for suite in list(root):
         if len(suite):
@@ -92,7 +93,7 @@ def _fill(
         case = _case(suite, row.name, f"{framework}.{mode}", result.seconds)
         numbers = "\n".join(compared_functions.numbers(result))
         key = (framework, compared_functions.title(mode, result), row.name)
-        is_wrong = report.is_wrong(framework, result)
+        is_wrong = is_problem(report, framework, result)
         if result.is_failure:
             _mark(case, "error" if is_wrong else "skipped", result.verdict, result.detail, numbers)
         elif isinstance(result, NativeResult) and result.problem:

@@ -1,0 +1,53 @@
+"""Decide the exit status of `unified-clip parity`: 0, 1 for wrong results, or 3 for missing results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from .results import Change, ParityReport, Result, UnifiedClipResult
+
+
+def exit_status(report: ParityReport, changes: Sequence[Change] | None) -> Literal[0, 1, 3]:
+    """Return the exit status of a run.
+
+    changes: The changes since the baseline, or None without a baseline.
+    """
+    is_worse = any(change.worse for change in changes or ())
+    if is_worse or (is_different(report) and (changes is None or report.strict)):
+        return 1
+    return 3 if is_incomplete(report) else 0
+
+
+def is_different(report: ParityReport) -> bool:
+    """Return whether a result or a known difference is wrong. Failures that a baseline excuses count, too."""
+    natives = any(result.problem for _, result in report.natives())
+    return unified_clip_is_different(report) or natives or any(entry.problem for entry in report.known)
+
+
+def unified_clip_is_different(report: ParityReport) -> bool:
+    """Return whether a result of unified_clip is wrong, or differs between frameworks."""
+    is_wrong = any(result.verdict == "different" for _, result in report.results())
+    return is_wrong or any(case.differing_stages for case in report.cases)
+
+
+def is_incomplete(report: ParityReport) -> bool:
+    """Return whether results are missing, or nothing is tested."""
+    results: list[tuple[str, Result]] = [*report.results(), *report.natives()]
+    if report.untested or always_raising(report) or all(result.is_failure for _, result in results):
+        return True
+    return any(result.is_failure and is_problem(report, name, result) for name, result in results)
+
+
+def is_problem(report: ParityReport, framework: str, result: Result) -> bool:
+    """Return whether a result is missing, or is a wrong result of unified_clip."""
+    if result.verdict == "missing":
+        return framework not in report.may_be_missing
+    return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")
+
+
+def always_raising(report: ParityReport) -> list[str]:
+    """Return the functions of the user that raised errors and never returned a result."""
+    returning = {f"{each.function} ({name})" for name, each in report.natives() if each.sha256}
+    raising = [f"{r.function} ({name})" for name, r in report.natives() if r.is_users and r.kind == "raises"]
+    return [] if report.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]
