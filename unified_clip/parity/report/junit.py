@@ -16,51 +16,20 @@ from ..results import CaseResult, FrameworkResult, NativeResult, OwnPair, Parity
 from . import baseline, compared_functions
 from .build import ALWAYS_RAISES, UNTESTED
 
+Losses = Mapping[baseline.Key, str]
+"""Maps each result that is worse than in the baseline to the reason."""
+
 
 def as_xml(report: ParityReport) -> bytes:
     root = Element("testsuites", name="parity")
     losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
     for framework in report.frameworks:
-        for mode in TITLES:
-            titles = {
-                _title(mode, result)
-                for case in report.cases
-                if (result := case.frameworks.get(framework, FrameworkResult()).get(mode))
-            }
-            for title in sorted(titles):
-                suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
-                _fill(suite, report, framework, mode, title, losses)
-    between = SubElement(root, "testsuite", name="between frameworks, host path")
-    for row in report.cases:
-        case = _case(between, row.name, "between")
-        if why := losses.get(("", "the exact result", row.name)):
-            _mark(case, "failure", "different", why, "")
-        elif row.differing_stages:
-            message = f"different bits: {', '.join(row.differing_stages)}"
-            _fail(case, report, ("", "between frameworks", row.name), message)
-    own = SubElement(root, "testsuite", name="between your functions")
-    for row in report.cases:
-        for pair in row.own_pairs:
-            case, words = _case(own, row.name, f"own.{pair.left}.{pair.right}"), own_pairs.in_words(pair)
-            if pair.verdict == "different" and _is_excused(report, row, pair):
-                _mark(case, "skipped", pair.verdict, f"excused by the baseline: {words}")
-            elif pair.verdict in ("different", "known"):
-                _mark(case, "failure" if pair.verdict == "different" else "skipped", pair.verdict, words)
-    known = SubElement(root, "testsuite", name="known differences")
-    for entry, number in baseline.numbered(report.known):
-        case = _case(known, f"{entry.function}: {entry.reason}{number}", f"known.{entry.framework}")
-        if entry.problem:
-            _fail(case, report, (entry.framework, f"{baseline.known_title(entry)}{number}", ""), entry.problem)
-    lacking = SubElement(root, "testsuite", name="since the baseline")
-    for change in baseline.losses(report):
-        if change.kind == "gone":
-            what = ", ".join(filter(None, (change.framework, change.what, change.case)))
-            _mark(_case(lacking, what, "baseline"), "failure", "gone", change.why, "")
-    tested = SubElement(root, "testsuite", name="what the cases test")
-    for what in report.untested:
-        _mark(_case(tested, what, "untested"), "error", "untested", UNTESTED, "")
-    for what in always_raising(report):
-        _mark(_case(tested, what, "not compared"), "error", "not compared", ALWAYS_RAISES, "")
+        _add_framework(root, report, framework, losses)
+    _add_between_frameworks(root, report, losses)
+    _add_pairs_of_functions(root, report)
+    _add_known_differences(root, report)
+    _add_missing_since_baseline(root, report)
+    _add_untested(root, report)
     for suite in list(root):
         if len(suite):
             _count(suite, report)
@@ -77,14 +46,72 @@ def as_xml(report: ParityReport) -> bytes:
     return text + b"\n"
 
 
+def _add_framework(root: Element, report: ParityReport, framework: str, losses: Losses) -> None:
+    """Add a test suite for each mode of a framework."""
+    for mode in TITLES:
+        titles = {
+            _title(mode, result)
+            for case in report.cases
+            if (result := case.frameworks.get(framework, FrameworkResult()).get(mode))
+        }
+        for title in sorted(titles):
+            suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
+            _add_results(suite, report, framework, mode, title, losses)
+
+
+def _add_between_frameworks(root: Element, report: ParityReport, losses: Losses) -> None:
+    suite = SubElement(root, "testsuite", name="between frameworks, host path")
+    for row in report.cases:
+        case = _case(suite, row.name, "between")
+        if why := losses.get(("", "the exact result", row.name)):
+            _mark(case, "failure", "different", why, "")
+        elif row.differing_stages:
+            message = f"different bits: {', '.join(row.differing_stages)}"
+            _fail(case, report, ("", "between frameworks", row.name), message)
+
+
+def _add_pairs_of_functions(root: Element, report: ParityReport) -> None:
+    """Add the comparison of the user's functions with each other."""
+    suite = SubElement(root, "testsuite", name="between your functions")
+    for row in report.cases:
+        for pair in row.own_pairs:
+            case, words = _case(suite, row.name, f"own.{pair.left}.{pair.right}"), own_pairs.in_words(pair)
+            if pair.verdict == "different" and _is_excused(report, row, pair):
+                _mark(case, "skipped", pair.verdict, f"excused by the baseline: {words}")
+            elif pair.verdict in ("different", "known"):
+                _mark(case, "failure" if pair.verdict == "different" else "skipped", pair.verdict, words)
+
+
+def _add_known_differences(root: Element, report: ParityReport) -> None:
+    suite = SubElement(root, "testsuite", name="known differences")
+    for entry, number in baseline.numbered(report.known):
+        case = _case(suite, f"{entry.function}: {entry.reason}{number}", f"known.{entry.framework}")
+        if entry.problem:
+            _fail(case, report, (entry.framework, f"{baseline.known_title(entry)}{number}", ""), entry.problem)
+
+
+def _add_missing_since_baseline(root: Element, report: ParityReport) -> None:
+    suite = SubElement(root, "testsuite", name="since the baseline")
+    for change in baseline.losses(report):
+        if change.kind == "gone":
+            what = ", ".join(filter(None, (change.framework, change.what, change.case)))
+            _mark(_case(suite, what, "baseline"), "failure", "gone", change.why, "")
+
+
+def _add_untested(root: Element, report: ParityReport) -> None:
+    suite = SubElement(root, "testsuite", name="what the cases test")
+    for what in report.untested:
+        _mark(_case(suite, what, "untested"), "error", "untested", UNTESTED, "")
+    for what in always_raising(report):
+        _mark(_case(suite, what, "not compared"), "error", "not compared", ALWAYS_RAISES, "")
+
+
 def _title(mode: str, result: Result) -> str:
     title = compared_functions.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
 
-def _fill(
-    suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Mapping[baseline.Key, str]
-) -> None:
+def _add_results(suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Losses) -> None:
     """Add the results of one framework in one mode to a `testsuite` element."""
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
