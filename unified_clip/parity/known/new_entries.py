@@ -1,0 +1,78 @@
+"""Write entries for differences that a list of known differences does not cover."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import tomlkit
+from tomlkit.items import Table
+
+from ..results import NativeResult
+from .entries import KINDS, SIZED, UNEXPLAINED, WITHIN, is_match, recorded_cause
+from .match import Place
+
+
+def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[Table]:
+    """Return an entry for each group of equal differences.
+
+    old: The entries before the run, whose titles and reasons the new entries reuse.
+    """
+    groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
+    for (framework, case), each in unlisted.items():
+        # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
+        key = (framework, each.function or "", each.kind, each.not_finite, recorded_cause(each), _magnitude(each))
+        groups.setdefault(key, {})[case] = each
+    return [_entry(*key[:3], natives=natives, old=old) for key, natives in groups.items()]
+
+
+def _magnitude(native: NativeResult) -> str:
+    """Return the decimal exponent of the relative difference, or '' if this difference is 0."""
+    return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
+
+
+def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
+    """Return an entry for differences. If an entry in `old` was for the same differences, copy its title and reason."""
+    subject = {"framework": framework, "function": function, "kind": kind}
+    same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
+    same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]
+    cause = recorded_cause(next(iter(natives.values())))
+    same = [entry for entry in same if not entry.get("cause") or cause in (entry["cause"], *entry["cause"])]
+    words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
+    entry = tomlkit.table()
+    entry.update(subject)
+    set_numbers(entry, natives.values(), WITHIN)
+    if cause:
+        entry["cause"] = cause
+    entry["cases"] = sorted(natives)
+    entry.update({"reason": _reason(kind, list(natives.values())), **words})
+    return entry
+
+
+def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
+    causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
+    if not causes:
+        causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]
+    if not causes or kind in ("returns", "elements"):
+        return f"{KINDS[kind]}{UNEXPLAINED}" if kind in SIZED else KINDS[kind]
+    return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"
+
+
+def set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
+    numbers = {"size": _size(natives, within), "not_finite": next(iter(natives)).not_finite}
+    for key, value in numbers.items():
+        if value:
+            table[key] = value
+        elif key in table:
+            del table[key]
+
+
+def _size(natives: Collection[NativeResult], within: float) -> float:
+    """Return the largest size of the results, rounded to three digits.
+
+    If rounding would change the size too much, do not round.
+    """
+    greatest = max(difference.finite_size for difference in natives)
+    size = float(f"{greatest:.3g}")
+    return size if size / within <= greatest <= size * within else greatest
