@@ -15,7 +15,7 @@ from ..config.formats import convert
 from ..config.schema import is_off
 from ..errors import ConfigError
 from .clip_use import OWN, ClipUse
-from .python.twice import CALLBACKS
+from .python.clipped_twice import CALLBACKS
 
 CLASSES = {f"{OWN}.{name}": f"{OWN}.{name}" for name in CALLBACKS}
 CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"

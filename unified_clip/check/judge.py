@@ -16,11 +16,11 @@ from ..config.families import family_difference
 from ..config.formats import FORMATS
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
-from . import outside, patterns
+from . import patterns, settings_from_files
 from .advice import ARGUMENT_FORMATS, Advisor, is_of_trainer
 from .clip_use import ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
-from .python import twice
+from .python import clipped_twice
 
 NORM = re.compile(r"the norm( from \S+)?")
 
@@ -62,7 +62,7 @@ class Judge:
         own = (use for use in uses if use.is_own and (use.package or use.is_callback))
         own = (use for use in own if use.config is not None and not use.unused)
         self._own = [use.path for use in own]
-        self._callbacks = {path: twice.packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
+        self._callbacks = {path: clipped_twice.packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
         self._near: dict[str, list[str]] = {}
         self._elsewhere: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
@@ -82,7 +82,7 @@ class Judge:
             return "drift", self._twice(use)
         if use.unclipped:
             return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
-        if use.config is None and outside.reads_file(use):
+        if use.config is None and settings_from_files.reads_file(use):
             return self._judge_by_file(use, advisor, nearest=nearest)
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
@@ -156,13 +156,13 @@ class Judge:
         return None
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
-        files = outside.files_of(use, self._uses, self._file.resolve().parent)
+        files = settings_from_files.files_of(use, self._uses, self._file.resolve().parent)
         same = [each for each in files if self._is_accepted(each, nearest=False)]
         right = same or [each for each in files if nearest and self._is_accepted(each, nearest=True)]
         if right and not any(each.is_own and each.path == use.path for each in self._uses):
-            self._elsewhere.append(outside.note(use, right, self._file.name))
+            self._elsewhere.append(settings_from_files.note(use, right, self._file.name))
             return "same" if same else "near", None
-        why = outside.why(use, files, self._file.name)
+        why = settings_from_files.why(use, files, self._file.name)
         edit = self._with_hint(use, advisor.edit_of_files(use, files), without_callback=True)
         return "unknown", self._finding(use, "unknown", why, edit)
 

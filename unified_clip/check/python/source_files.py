@@ -29,13 +29,22 @@ from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.port_files import port_all
 from ...port.rules.function import MADE_OF_GRADIENT
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
-from ..notebooks import uses as notebook_uses
+from ..notebooks import clips_in_notebooks
 from ..notebooks.cells import python_source
 from ..trainer_files import may_name_clip
-from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
+from . import (
+    clipped_parameters,
+    clipped_twice,
+    engine_methods,
+    engines_in_source,
+    indirect_settings,
+    optax_order,
+    possible_clips,
+    unused_configurations,
+)
 from .calls import attributes, config_calls, effect, options, switched_off, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
-from .steps import scaled, unclipped
+from .steps import scaled_gradients, unclipped
 from .trainers import deepspeed
 
 _Known = tuple[Source, Mapping[str, config_calls.Own]]
@@ -83,7 +92,7 @@ def read(
     for file in ported:
         uses += _native_uses(file, configurations, paths, is_replaced=bool(own_uses[file.path]))
     own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
-    resolved = list(unused.resolved(own_uses_all, paths))
+    resolved = list(unused_configurations.resolved(own_uses_all, paths))
     known_own = _own_configurations(resolved)
     clippers = [
         each
@@ -91,16 +100,16 @@ def read(
         for each in config_calls.unused_clippers(source, path, known)
     ]
     uses = _without_own(uses, known_own)
-    uses += [*resolved, *unused.resolved(clippers, paths)]
+    uses += [*resolved, *unused_configurations.resolved(clippers, paths)]
     uses += [each for path, (source, known) in known_own.items() for each in config_calls.read(source, path, known)]
     uses += [_unreadable(file) for file in unreadable]
-    uses += itertools.chain.from_iterable(map(indirect.read, paths))
+    uses += itertools.chain.from_iterable(map(indirect_settings.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
     others = [path for path in paths if path not in known and may_name_clip(path)]
-    uses += itertools.chain.from_iterable(map(lookalikes.read, others))
-    uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
+    uses += itertools.chain.from_iterable(map(possible_clips.read, others))
+    uses += itertools.chain.from_iterable(map(clips_in_notebooks.clips_outside_python, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    return list(notebook_uses.placed(list(_in_steps(clips, paths, known_own, precisions))))
+    return list(clips_in_notebooks.with_cells(list(_in_steps(clips, paths, known_own, precisions))))
 
 
 def _in_steps(
@@ -126,7 +135,7 @@ def _in_steps(
         clips = [use for use in clips if not switched_off.is_off(source, (use.line, use.column - 1), paths)]
         own = _own_calls(known_own.get(path), config_calls.CLIPPING)
         named = {(use.line, use.column - 1) for use in clips}
-        reasons = scaled.by_accelerate(source, named | own, precisions.get(path, {}))
+        reasons = scaled_gradients.by_accelerate(source, named | own, precisions.get(path, {}))
         for use in clips:
             why = reasons.get((use.line, use.column - 1), "") if use.package == "torch" and not use.engine else ""
             yield _under_accelerate(use, why) if why else use
@@ -194,7 +203,7 @@ def _native_uses(
         source = Source(text, file.path.name)
     except ConfigError as error:
         return [ClipUse(file.path, 1, 1, "Python source", why_unknown=str(error))]
-    calls = call_site.calls(source, text)
+    calls = clipped_parameters.calls(source, text)
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), paths) for site in sites]
@@ -205,7 +214,7 @@ def _native_uses(
     if not is_replaced:
         return uses
     try:
-        return [*twice.marked(source, [use for use in uses if use is not None])]
+        return [*clipped_twice.marked(source, [use for use in uses if use is not None])]
     except ConfigError:  # names of unified_clip are only known at run time: `_own_uses` reports it
         return uses
 
@@ -260,7 +269,7 @@ def _native(
         if call is None:  # an argument of a trainer
             return _under_deepspeed(source, use(config))
         _check_arguments(source, call, site.name)
-        code = call_site.with_threshold_slot(call, function.parameters, function.limits) if function else ""
+        code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
         return use(
             effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code
         )

@@ -13,9 +13,9 @@ from ..clip_use import ClipUse, Found, shown
 from ..files_to_check import below
 from ..judge import without_clip
 from ..model import Finding
-from ..notebooks import uses as notebook_uses
-from ..python import lookalikes
-from ..python.steps import bases, training
+from ..notebooks import clips_in_notebooks
+from ..python import possible_clips
+from ..python.steps import base_classes, training
 from ..trainer_files import PYTHON, SOURCES
 
 WILDCARD = re.compile(r"[*?]")
@@ -103,7 +103,7 @@ def each(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Pa
             lines.setdefault(use.path, []).append(use.line)
         python = [file for file in files if file.suffix == PYTHON]
         names = {name for path in lines if path.suffix == PYTHON for name in training.functions_at(path, lines[path])}
-        return bases.derived(names, python)
+        return base_classes.derived(names, python)
 
     for file in files:
         glob = patterns.first_match(globs, file, root)
@@ -111,7 +111,7 @@ def each(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Pa
             continue
         if (code := training.first(file, functions)) is None:
             continue
-        line = notebook_uses.line_of(file, code.line)
+        line = clips_in_notebooks.line_of(file, code.line)
         limit = setting_of_base(code.trainer)
         is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
         if limit is not None and (limit.default or is_compared):
@@ -119,7 +119,7 @@ def each(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Pa
             text = f"{shown(file)}:{line} leaves its clip to {where}. Check the file or script that sets it, too."
             notes += [text] * (not is_compared)
             continue
-        passed = lookalikes.passed(file)
+        passed = possible_clips.passed(file)
         rest = f"the effect of the setting {passed} is unknown" if passed else "has no clip"
         why = f"The file {code.words}, and {rest}."
         uses.append(ClipUse(file, line, 1, f'check.each "{glob}"', why_unknown=why, unclipped=not passed))

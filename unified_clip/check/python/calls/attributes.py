@@ -14,7 +14,7 @@ from ....errors import ConfigError
 from ...notebooks.cells import python_source, source_of
 from ..optimizers import COMPARING
 from ..steps.flow import assigned
-from .parsed import SETTERS, with_derived
+from .parsed_arguments import SETTERS, with_derived
 
 NAMING = (ast.AnnAssign, ast.Attribute, ast.BinOp, ast.ClassDef, ast.Compare, ast.FunctionDef, ast.Subscript, ast.arg)
 """Kinds of code that can name a class without creating an object, such as a type annotation."""

@@ -13,7 +13,7 @@ from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ...clip_use import OWN, ClipUse
-from .. import unused, usage
+from .. import configuration_uses, unused_configurations
 from ..steps.flow import assigned
 from . import effect
 
@@ -77,13 +77,13 @@ def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Ite
                     own = known.get(ast.unparse(statement.targets[0]))
                 name = "ClipConfig.clipper"
             case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=variable) as node):
-                is_only = not usage.is_used(source, variable, stores=False)
+                is_only = not configuration_uses.is_used(source, variable, stores=False)
                 own, name = (known.get(variable) if is_only else None), "ClipConfig"
             case _:
                 continue
         if own is not None:
             use = ClipUse(path, node.lineno, node.col_offset + 1, f"{OWN}.{name}", own.config, package=OWN)
-            if (marked := unused.marked(source, use, node)) is not use:
+            if (marked := unused_configurations.marked(source, use, node)) is not use:
                 yield marked
 
 

@@ -12,9 +12,9 @@ from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ....port.catalog import ClipFunction
 from ....port.clip_site import Meaning
-from .. import call_site
-from ..steps import scaled
-from . import order, result
+from .. import clipped_parameters
+from ..steps import scaled_gradients
+from . import order, unused_result
 
 RUN_TIME = "The threshold, {code}, is only known at run time."
 NO_NUMBER = "The threshold is {value}, which is not a number. The call fails, or converts the value. Write a number."
@@ -33,15 +33,15 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
         order.check_attached(source, call)
     if kind in ("in place", "functional"):
         order.check(source, call)
-        scaled.check(source, call)
+        scaled_gradients.check(source, call)
     if kind in ("functional", "class"):
-        result.check(source, call)
+        unused_result.check(source, call)
     if kind in ("attached", "class"):
         return config
     if has_names and config.uses_names:
-        call_site.narrowed(source, call, ClipConfig(rule="global_norm", threshold=1.0))
+        clipped_parameters.narrowed(source, call, ClipConfig(rule="global_norm", threshold=1.0))
         return config
-    return call_site.narrowed(source, call, config)
+    return clipped_parameters.narrowed(source, call, config)
 
 
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:

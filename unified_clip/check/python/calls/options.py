@@ -19,7 +19,7 @@ from ....errors import ConfigError
 from ... import command_lines
 from ...clip_use import ClipUse, shown
 from ...command_lines import Setting, is_clip
-from . import parsed
+from . import parsed_arguments
 
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
 
@@ -58,7 +58,7 @@ def find(source: Source, code: str) -> Option | None:
     if not isinstance(node, ast.Attribute) or len(definitions) != 1:
         return None
     (option,) = definitions
-    if not parsed.is_unchanged(source, node, option.owner):
+    if not parsed_arguments.is_unchanged(source, node, option.owner):
         return None
     value = None
     with contextlib.suppress(ConfigError, OverflowError):

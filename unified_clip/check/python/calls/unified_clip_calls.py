@@ -15,7 +15,7 @@ from ....errors import ConfigError
 from ....port.catalog import FRAMEWORKS, clip_functions, positional_parameters
 from ...clip_use import OWN, ClipUse
 from ...notebooks.cells import python_source
-from .. import call_site, optax_order, overrides, source_paths, twice, unused
+from .. import clipped_parameters, clipped_twice, optax_order, overrides, source_paths, unused_configurations
 from . import effect
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
@@ -94,20 +94,22 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
     try:
         if name == "ClipConfig":
             config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
-            return unused.marked(source, use(config), call)
-        if name in twice.CALLBACKS:
-            callback = unused.marked(source, use(), call)
+            return unused_configurations.marked(source, use(config), call)
+        if name in clipped_twice.CALLBACKS:
+            callback = unused_configurations.marked(source, use(), call)
             return callback if callback.unused else None
         if name in [f"ClipConfig.{maker}" for maker in overrides.MAKERS]:
             return use(why_unknown=overrides.WHY.format(code=ast.unparse(call)))
         if name == "ClipConfig.loads":
             document = source.arguments(call, ["text", "kind"])
-            return unused.marked(source, use(ClipConfig.loads(**document.data)), call)
+            return unused_configurations.marked(source, use(ClipConfig.loads(**document.data)), call)
         if name in LOADERS:
-            return unused.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
+            return unused_configurations.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
         if last in _own_functions():
             config = _config(source, call, last, _threshold(source, call, last))
-            code = call_site.with_threshold_slot(call, positional_parameters(last), _own_functions()[last].limits)
+            code = clipped_parameters.with_threshold_slot(
+                call, positional_parameters(last), _own_functions()[last].limits
+            )
             return use(effect.of_call(source, call, config, _own_functions()[last].kind), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error), rule=_rule(source, call, last))

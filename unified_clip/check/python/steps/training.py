@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
 from ...notebooks.cells import source_of
 from ..optimizers import built
-from . import bases, unclipped
+from . import base_classes, unclipped
 from .events import APPLY, Timeline
 from .flow import Flow
 
@@ -34,14 +34,14 @@ class Training(NamedTuple):
     """A library's class that clips for all optimizers of the file, such as "speechbrain.Brain", or ''."""
 
 
-def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
+def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training | None:
     source = source_of(path)
     if source is None:
         return None
     own = {node.name for node in source.nodes if isinstance(node, (*FUNCTIONS[:2], ast.ClassDef))}
     named = list(_named(source))
     building = named or list(_possible(source, own))
-    left = bases.left(source, [node for node, _ in building], clipping)
+    left = base_classes.left(source, [node for node, _ in building], clipping)
     steps = [] if named and not left else list(_steps(source))
     is_clipped = False
     if steps or not named:

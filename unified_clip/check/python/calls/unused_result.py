@@ -6,7 +6,7 @@ import ast
 
 from ....config.formats.python_source import FUNCTIONS, Source
 from ....errors import ConfigError
-from ..usage import is_local, scope_of
+from ..configuration_uses import is_local, scope_of
 
 UNUSED = (
     "No code uses the result of this call, so the call clips nothing. Use the clipped gradients, as in gradients = "

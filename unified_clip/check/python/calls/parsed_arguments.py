@@ -1,3 +1,5 @@
+"""Decide whether an expression such as `args.max_grad_norm` has its value from the command line."""
+
 from __future__ import annotations
 
 import ast

@@ -1,3 +1,5 @@
+"""Find clips in cells that are not Python, and convert lines of Python source to lines of a notebook."""
+
 from __future__ import annotations
 
 import re
@@ -18,7 +20,7 @@ NOT_PYTHON = "This cell names a clip, but is not valid Python. Correct it, or ig
 NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
 
 
-def others(path: Path) -> list[ClipUse]:
+def clips_outside_python(path: Path) -> list[ClipUse]:
     """Return the clips of a notebook that are in command lines, or in cells of other languages than Python.
 
     If the notebook is invalid, and its text names a clip, return one clip of unknown effect.
@@ -38,7 +40,7 @@ def others(path: Path) -> list[ClipUse]:
     ]
 
 
-def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
+def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
     """Yield the clips. If a clip is in a notebook, set `line` to the line in the notebook file, and add the number of
     the cell to `clip`."""
     notebooks: dict[Path, Notebook] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...config.formats.python_source import Source
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source, source_of
-from . import usage
+from . import configuration_uses
 
 NEVER_USED = (
     "The function never uses the configuration {name}, so the configuration clips nothing. Clip by the configuration, "
@@ -39,7 +39,7 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     The effect of the clip is unknown if no code can use the configuration.
     """
     value: ast.AST = call
-    while isinstance(source.parents[value], usage.PASSES):
+    while isinstance(source.parents[value], configuration_uses.PASSES):
         value = source.parents[value]
     match source.parents[value]:
         case (
@@ -47,21 +47,21 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
             | ast.AnnAssign(target=ast.Name(id=name))
             | ast.AugAssign(target=ast.Name(id=name))
         ):
-            scope = usage.scope_of(source, call, name)
-            if usage.is_used(source, name, scope):
+            scope = configuration_uses.scope_of(source, call, name)
+            if configuration_uses.is_used(source, name, scope):
                 return use
             if isinstance(scope, ast.ClassDef):
                 return _marked_attribute(source, use, name)
-            if usage.is_local(scope):
+            if configuration_uses.is_local(scope):
                 return _never_used(use, name, NEVER_USED.format(name=name))
             return replace(use, unused=name)
         case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):
             return _marked_attribute(source, use, name)
-    return use if usage.is_use(source, call) else _never_used(use, ast.unparse(call), NOT_ASSIGNED)
+    return use if configuration_uses.is_use(source, call) else _never_used(use, ast.unparse(call), NOT_ASSIGNED)
 
 
 def _marked_attribute(source: Source, use: ClipUse, name: str) -> ClipUse:
-    is_kept = use.is_callback or usage.is_attribute_used(source, name)
+    is_kept = use.is_callback or configuration_uses.is_attribute_used(source, name)
     return use if is_kept else replace(use, unused=f".{name}")
 
 
@@ -87,7 +87,9 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
         files = files or {path: _File(path) for path in paths}
         others = [file for path, file in files.items() if path != use.path and file.names(name)]
         if use.unused.startswith("."):
-            users = [file.path for file in others if file.source and usage.is_attribute_used(file.source, name)]
+            users = [
+                file.path for file in others if file.source and configuration_uses.is_attribute_used(file.source, name)
+            ]
         else:
             users = _users(name, _module(use.path), others)
         if users and use.is_callback:
@@ -138,10 +140,10 @@ class _File:
         """Return whether the file uses `name` from one of the modules, or uses an attribute called `name`."""
         if self.source is None:
             return False
-        if any(usage.is_used(self.source, each) for each in self.aliases(name, modules)):
+        if any(configuration_uses.is_used(self.source, each) for each in self.aliases(name, modules)):
             return True
         is_module_named = any(_names_module(node, modules) for node in self.nodes)
-        return is_module_named and usage.is_attribute_used(self.source, name)
+        return is_module_named and configuration_uses.is_attribute_used(self.source, name)
 
     def _origin(self, node: ast.ImportFrom) -> str:
         """Return the last part of an imported module's name, or the name of the package for `from . import x`."""
