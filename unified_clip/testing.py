@@ -140,7 +140,7 @@ def assert_clip_parity(
     _need_extra()
     _need_list(frameworks)
     from .parity import assert_parity
-    from .parity.outcome import Failure
+    from .parity.call_outcome import Failure
 
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
     names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))

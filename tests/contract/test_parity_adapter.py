@@ -13,13 +13,12 @@ import pytest
 from support.kits import Kit
 from support.parity.cases import case, dense
 
-from unified_clip.parity import outcome
 from unified_clip.parity.adapters.base import Adapter
+from unified_clip.parity.call_outcome import CallOutcome, Failure
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import DEVICE, HOST, IN_GRAPHS, NATIVE
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.public_calls import CALLS
@@ -280,7 +279,7 @@ def run(kit: Kit, adapter: Adapter, a_case: Case, mode: str, tmp_path: Path) -> 
 
 def outcomes(
     adapter: Adapter, namespace: Any, mode: str, cases: list[Case], tmp_path: Path
-) -> list[CallOutcome | outcome.Failure]:
+) -> list[CallOutcome | Failure]:
     """Return the outcomes of cases that share a graph, through the files of the worker."""
     worker_files.write_job(tmp_path, {number: WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]

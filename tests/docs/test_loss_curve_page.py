@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.page_examples import run
 
-from unified_clip.causes.observation import CauseKind
+from unified_clip.causes.cause import CauseKind
 from unified_clip.recording.compare import compare
 
 DOCS = Path(__file__).parents[2] / "docs"

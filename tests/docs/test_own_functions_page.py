@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from unified_clip import cli
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.known import entries, measure
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load, own_functions
 from unified_clip.parity.suite.public_calls import CALLS
 from unified_clip.parity.workers import user_function

@@ -16,7 +16,8 @@ from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.norms import exact_norm
 from ..tensors.types import digest
 from . import hypotheses
-from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, common_cause, instead
+from .cause import Cause, CauseKind, instead
+from .observation import NORM_TOLERANCE, Observation, common_cause
 from .scaling import CLOSE, EXACT
 from .sums import steps_in_16_bits
 

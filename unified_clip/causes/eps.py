@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from .observation import CauseKind, Hypothesis, Observation, instead
+from .cause import CauseKind, instead
+from .observation import Hypothesis, Observation
 from .sums import IN_FLOAT32, NARROW, rounding_noise, ulp
 
 COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)

@@ -15,8 +15,9 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
+from .cause import CauseKind, distinct_texts, instead
 from .eps import COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
-from .observation import By, CauseKind, Hypothesis, Observation, distinct_texts, instead
+from .observation import By, Hypothesis, Observation
 from .sums import (
     IN_FLOAT32,
     NARROW,

@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float, rounded
-from .observation import Cause, Hypothesis, Observation
+from .cause import Cause
+from .observation import Hypothesis, Observation
 
 IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""

@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from .cause import Cause, CauseKind, distinct_texts, instead
 from .eps import COMMON_EPS, IN_ROOT, in_root, on_coefficient
-from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, distinct_texts, instead
+from .observation import NORM_TOLERANCE, Observation
 from .scaling import Scaling
 from .sums import IN_FLOAT32, rounding_noise
 

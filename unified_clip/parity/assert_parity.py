@@ -13,10 +13,10 @@ import numpy as np
 from .. import _install
 from ..tensors import diff, in_memory, norms
 from ..tensors.types import Gradient
+from .call_outcome import CallOutcome, ClipTensors, Failure
 from .judge import oracle
 from .judge.verdict import compare_with_exact
 from .modes import HOST
-from .outcome import CallOutcome, ClipTensors, Failure
 from .run_suite import AT_ONCE
 from .suite import cases
 from .suite.cases import Case

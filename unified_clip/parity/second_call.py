@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..tensors.types import Stage
+from .call_outcome import CallOutcome, Failure
 from .known.entries import SIZED
 from .modes import NATIVE
-from .outcome import CallOutcome, Failure
 from .results import ParityReport
 from .suite.load import Suite
 from .workers import run_worker

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from .._progress import Advance, unseen
-from ..causes.observation import Cause
+from ..causes.cause import Cause
 from .call_alignment import MissingCalls, align_calls
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
+from .causes.order_of_calls import as_rule
 from .causes.run_causes import find_causes
-from .causes.sequence import as_rule
 from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
 from .lines import NO_CALLS
 from .optimizers.clips_of_step import is_empty

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from .._report_model import Real, ReportModel
-from ..causes.observation import Cause, CauseKind
+from ..causes.cause import Cause, CauseKind
 from .call_alignment import MissingCalls
 from .pairing import CallPair
 from .rounding import ROUNDING, distance, greatest, same, single, ulps_at

@@ -16,7 +16,7 @@ from typing import Any
 from ..tensors.arithmetic import Float64s
 from ..tensors.arrangement import have_same_elements, order_of, without_ones
 from .clip_event import any_clipped
-from .packing import by_stored_rows, join_clips, packed
+from .packed_parameters import by_stored_rows, join_clips, packed
 from .rounding import same
 from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..causes.scaling import combined_norm
-from .packing import JoinedParameter
+from .packed_parameters import JoinedParameter
 from .pairing import CallPair
 from .rounding import ROUNDING
 from .runs import RecordedCall

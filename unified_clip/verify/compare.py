@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..causes.observation import Cause
+from ..causes.cause import Cause
 from ..recording import divergence
 from ..recording.causes.before_clips import listed
 from ..recording.compare import RecordingComparison, compare

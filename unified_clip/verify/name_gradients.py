@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.packing import unambiguous
+from ..recording.packed_parameters import unambiguous
 from ..recording.pairing import sorted_shape
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import nearest_float

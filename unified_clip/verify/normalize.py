@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..recording import runs
 from ..recording.lines import encode
-from ..recording.natives.evidence import NativeCall, ObservedTensors, line_fields
+from ..recording.natives.native_call import NativeCall, ObservedTensors, line_fields
 from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.types import Dense

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..causes.observation import Cause, CauseKind
+from ..causes.cause import Cause, CauseKind
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
 from ..recording.compare import RecordingComparison
 from ..recording.divergence import numbers
@@ -14,9 +14,9 @@ from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..tensors.arithmetic import FORMATS
 from .causes.clips_after_step import late_clip
 from .causes.initial_weights import InitialWeights
-from .causes.regularizer import decay_before_clip
 from .causes.square_weights import Rerun, untransposed_square
 from .causes.updates import advice_on_settings, cause_of_update, without_gradient
+from .causes.weight_decay import decay_before_clip
 from .normalize import NormalizedRecording
 from .step_comparison import StepComparison
 from .step_pairing import StepPairing, coarsest_ulp, tensor_distance

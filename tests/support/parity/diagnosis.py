@@ -10,8 +10,8 @@ import numpy as np
 from support.parity.cases import case, dense
 from support.parity.runs import exact_outcome
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, oracle
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from support.parity.cases import dense
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.arithmetic import nearest_float
 from unified_clip.tensors.norms import exact_norm, norm_dtype

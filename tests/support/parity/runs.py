@@ -12,9 +12,9 @@ from unittest import mock
 from support.parity.cases import dense, suite
 
 from unified_clip.parity import run_suite
+from unified_clip.parity.call_outcome import CallOutcome, Failure
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
-from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case

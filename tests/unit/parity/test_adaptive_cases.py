@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.parity.cases import case, dense, suite
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import compare_with_exact
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import SuiteError

@@ -10,8 +10,8 @@ import pytest
 from support.parity.cases import dense, suite
 from support.parity.runs import Result, run_suite_with, unchanged_outcome
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.modes import HOST, NATIVE
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import by_rule, page
 from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites

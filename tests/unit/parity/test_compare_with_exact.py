@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support.parity.cases import case, dense
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import judged_result, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, HOST
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import CaseOptions, Framework
 from unified_clip.parity.workers.worker_files import WorkItem

@@ -11,10 +11,10 @@ from support.parity.cases import case, dense
 from support.parity.reports import native, one_case, report
 from support.parity.runs import exact_outcome
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.elements import Number, WorstElement
 from unified_clip.parity.judge import oracle, worst_element
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import compared_functions, page
 from unified_clip.parity.results import FrameworkResult
 from unified_clip.parity.suite.cases import Case

@@ -22,13 +22,13 @@ from support.parity.diagnosis import (
 from support.parity.faults import Mistake, clip_with_mistake
 from support.parity.runs import exact_outcome
 
-from unified_clip.causes.observation import instead
+from unified_clip.causes.cause import instead
+from unified_clip.parity.call_outcome import CallOutcome, Failure
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import match
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
-from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.schema import Framework
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.arithmetic import rounded

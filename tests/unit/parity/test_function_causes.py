@@ -13,13 +13,13 @@ import pytest
 from support.parity.cases import case, dense, suite
 
 from unified_clip import cli
-from unified_clip.causes.consistent import Diagnosis, consistent_causes
+from unified_clip.causes.consistent_causes import Diagnosis, consistent_causes
 from unified_clip.causes.observation import Observation
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, function_causes, judged_result, oracle
 from unified_clip.parity.judge.judged_result import JudgedResult
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import Framework
 from unified_clip.tensors.types import densify

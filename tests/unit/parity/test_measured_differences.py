@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support.parity.cases import case, dense
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.known import measure
 from unified_clip.parity.known.entries import NativeDeviation, size_in_words
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import CaseOptions
 from unified_clip.tensors.types import Sparse

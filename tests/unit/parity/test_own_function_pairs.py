@@ -11,8 +11,8 @@ import numpy as np
 from support.parity.cases import WORKED, case, dense
 from support.parity.reports import native, one_case, report
 
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import own_pairs
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.report import baseline, build, junit, markdown, terminal_case
 from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair, ParityReport
 from unified_clip.parity.suite.schema import Framework

@@ -12,11 +12,11 @@ from support.parity.cases import WORKED, case, dense
 
 import unified_clip.numpy
 from unified_clip.parity.adapters.numpy import Framework as Adapter
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.results import NativeResult
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import Framework

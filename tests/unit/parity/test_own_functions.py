@@ -13,10 +13,10 @@ from support.parity.reports import native, one_case, report
 
 from unified_clip import cli
 from unified_clip.parity import exit_status, run_suite
+from unified_clip.parity.call_outcome import Failure
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.modes import NATIVE
-from unified_clip.parity.outcome import Failure
 from unified_clip.parity.report import baseline, compared_functions, junit, markdown, page, terminal, terminal_case
 from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites

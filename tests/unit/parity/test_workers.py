@@ -22,10 +22,10 @@ from support.tiers import sampled
 
 from unified_clip import _workers
 from unified_clip.parity import run_suite
+from unified_clip.parity.call_outcome import CallOutcome, Failure
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
-from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import run_worker, worker, worker_files

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from unified_clip import cli
-from unified_clip.causes.consistent import consistent_causes
+from unified_clip.causes.consistent_causes import consistent_causes
 from unified_clip.causes.observation import Observation
+from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, oracle
 from unified_clip.parity.known import measure
-from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load
 from unified_clip.parity.suite.cases import Case
 from unified_clip.tensors.arithmetic import rounded

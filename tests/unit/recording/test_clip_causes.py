@@ -21,7 +21,7 @@ from support.recordings import (
 )
 
 from unified_clip.recording import runs
-from unified_clip.recording.causes import sequence
+from unified_clip.recording.causes import order_of_calls
 from unified_clip.recording.report import sentences
 
 
@@ -80,7 +80,7 @@ def test_per_group_for_global(compare_runs: Any) -> None:
 def test_a_long_run_of_small_norms_is_searched_in_linear_time() -> None:
     tiny = runs.RecordedCall(step=1, call="clip_by_global_norm", rule="global", norm_type=2.0, norm=1e-9, coef=1.0)
     begin = time.process_time()
-    assert sequence._norms_up_to(5.0, [tiny] * 50_000) == ([], 0)
+    assert order_of_calls._norms_up_to(5.0, [tiny] * 50_000) == ([], 0)
     assert time.process_time() - begin < 2
 
 

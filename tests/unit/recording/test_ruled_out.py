@@ -12,7 +12,7 @@ import pytest
 
 import unified_clip
 import unified_clip.numpy as uc
-from unified_clip.causes.observation import Cause, CauseKind
+from unified_clip.causes.cause import Cause, CauseKind
 from unified_clip.recording.compare import compare
 from unified_clip.recording.divergence import Divergence
 from unified_clip.recording.report import unexplained

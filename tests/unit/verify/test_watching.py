@@ -19,7 +19,7 @@ import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
 from unified_clip.recording.natives.base import OBSERVER
-from unified_clip.recording.natives.evidence import (
+from unified_clip.recording.natives.native_call import (
     NativeCall,
     ObservedTensors,
     coefficient,

@@ -15,7 +15,7 @@ from jax.experimental import sparse
 
 from ...adaptive.protocol import AGC
 from ...tensors.frameworks.jax import Converter
-from ..outcome import LEARNING_RATE
+from ..call_outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
 from .base import Invocation, Returned

@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx import optimizers
 
 from ...tensors.frameworks.mlx import Converter
-from ..outcome import LEARNING_RATE
+from ..call_outcome import LEARNING_RATE
 from . import base
 from .base import Invocation, Returned
 

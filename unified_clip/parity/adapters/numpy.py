@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...tensors.frameworks.numpy import Converter
-from ..outcome import LEARNING_RATE
+from ..call_outcome import LEARNING_RATE
 from . import base
 
 

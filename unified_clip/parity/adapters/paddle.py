@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 
 from ...tensors.frameworks.paddle import Converter
-from ..outcome import LEARNING_RATE
+from ..call_outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
 from .base import Invocation, Returned

@@ -9,8 +9,8 @@ import torch
 from torch.optim.sgd import sgd
 
 from ...tensors.frameworks.torch import Converter
+from ..call_outcome import LEARNING_RATE
 from ..modes import COMPILED
-from ..outcome import LEARNING_RATE
 from ..suite.call_form import leaves
 from . import base
 from .base import Invocation, Returned

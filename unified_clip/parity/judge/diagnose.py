@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ...causes.call_causes import find_cause
-from ...causes.observation import By, Cause, Observation
+from ...causes.cause import Cause
+from ...causes.observation import By, Observation
 from ...tensors.types import Dense
-from ..outcome import CallOutcome
+from ..call_outcome import CallOutcome
 from ..suite.cases import Case
 from .oracle import Expected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...causes.consistent import consistent_causes
+from ...causes.consistent_causes import consistent_causes
 from ...causes.observation import Observation
 from ..modes import NATIVE
 from ..suite.cases import Case

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from ..call_outcome import CallOutcome, Failure
 from ..elements import WorstElement
 from ..known import measure
 from ..known.entries import ANY, WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
-from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE, Framework

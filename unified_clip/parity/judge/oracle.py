@@ -17,7 +17,7 @@ import numpy as np
 from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import Dense, Lazily, Sparse, densify, digest, encode
-from ..outcome import LEARNING_RATE, ClipTensors
+from ..call_outcome import LEARNING_RATE, ClipTensors
 from ..suite import adaptive_calls
 from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call

@@ -7,9 +7,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ...tensors.types import Dense
+from ..call_outcome import CallOutcome
 from ..known.entries import size_in_words
 from ..known.measure import difference, values
-from ..outcome import CallOutcome
 from ..results import CaseResult, NativeResult, OwnPair
 from ..suite.cases import Case
 from ..suite.public_calls import CALLS

@@ -22,8 +22,8 @@ import numpy as np
 from ...tensors.arithmetic import FORMATS
 from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode, form
 from ...tensors.ulp import ulps
+from ..call_outcome import CallOutcome, ClipTensors, Failure, FailureKind
 from ..modes import EXACT
-from ..outcome import CallOutcome, ClipTensors, Failure, FailureKind
 from ..suite.cases import Case
 from . import oracle
 from .oracle import Expected

@@ -11,10 +11,10 @@ import numpy as np
 from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
 from ...tensors.types import PARTS, Dense, Gradient, Lazily, Stage, encode
+from ..call_outcome import CallOutcome, ClipTensors
 from ..elements import Number, Side, WorstElement
 from ..known import measure
 from ..modes import HOST, NATIVE
-from ..outcome import CallOutcome, ClipTensors
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE
 from .oracle import Expected

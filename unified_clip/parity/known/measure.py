@@ -11,9 +11,9 @@ import numpy as np
 
 from ...tensors.arithmetic import FORMATS, Float64s, rounded
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
+from ..call_outcome import CallOutcome
 from ..judge.oracle import Expected
 from ..judge.verdict import wrong_forms
-from ..outcome import CallOutcome
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE
 from .entries import DifferenceKind, NativeDeviation, NotFinite

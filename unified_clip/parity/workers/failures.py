@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ..._workers import Exit
-from ..outcome import OUT_OF_MEMORY, Failure
+from ..call_outcome import OUT_OF_MEMORY, Failure
 from .worker_files import WorkItem
 
 MAX_FAILURES = 4

@@ -18,7 +18,7 @@ from ...tensors.arithmetic import nearest_float
 from ...tensors.norms import norm_dtype
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ..adapters.base import Adapter, FunctionsMissingError, Invocation
-from ..outcome import CallOutcome
+from ..call_outcome import CallOutcome
 from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves, structure
 from ..suite.public_calls import CALLS

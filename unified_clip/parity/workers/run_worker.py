@@ -21,7 +21,7 @@ from typing import IO, Any
 from ... import _workers
 from ..._scratch import Scratch
 from ...tensors.files import memmap
-from ..outcome import CallOutcome, Failure
+from ..call_outcome import CallOutcome, Failure
 from .failures import WorkerFailures, failure_of
 from .worker_files import WorkItem, read_current, read_result, read_start, write_job
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ..._display import enumeration
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
-from ..packing import packed_names, separate
+from ..packed_parameters import packed_names, separate
 from ..pairing import CallPair, orders_of
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ...causes.observation import Cause, instead
+from ...causes.cause import Cause, instead
 from ...causes.scaling import coefficient
 from ..divergence import Divergence, DivergencePoint, have_one_threshold, numbers
 from ..pairing import CallPair

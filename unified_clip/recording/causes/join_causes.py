@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ...causes.observation import Cause, CauseKind
+from ...causes.cause import Cause, CauseKind
 from ..divergence import NUMBERS, Divergence, DivergencePoint, StepDifference, divergences, numbers
 from ..optimizers.settings import MOMENTUM
 from ..optimizers.step_differences import STAGES

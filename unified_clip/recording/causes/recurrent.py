@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..._display import enumeration
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import DivergencePoint
-from ..packing import unpaired_blocks
+from ..packed_parameters import unpaired_blocks
 from ..pairing import CallPair
 
 GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"

@@ -10,18 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...causes.call_causes import NOT_CLIPPED, find_cause, swapped, without_result
+from ...causes.cause import Cause, instead
 from ...causes.hypotheses import scaled_gradients
-from ...causes.observation import By, Cause, Observation, instead
+from ...causes.observation import By, Observation
 from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
 from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
 from ..optimizers.clips_after_step import late_clip_by_weights
-from ..packing import elements
+from ..packed_parameters import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..rounding_noise import noise_floor
 from ..runs import RecordedCall
-from . import before_clips, recurrent, regularizer, sequence
+from . import before_clips, order_of_calls, recurrent, weight_decay
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
@@ -44,8 +45,8 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that agrees with the recorded numbers at a divergence."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
-        cause = sequence.never_clips(point) or sequence.twice(point) or sequence.left_out_calls(point)
-        cause = cause or sequence.per_tensor(point) or sequence.one_is_shorter(point)
+        cause = order_of_calls.never_clips(point) or order_of_calls.twice(point) or order_of_calls.left_out_calls(point)
+        cause = cause or order_of_calls.per_tensor(point) or order_of_calls.one_is_shorter(point)
         return [cause] if cause else []
     if point.first.is_noise:
         return [_noise(point)]
@@ -54,10 +55,10 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         before_clips.still_scaled(point, pair)
         or _not_finite(point, pair)
         or before_clips.repeated(point, pair)
-        or sequence.twice(point)
-        or sequence.per_tensor(point)
-        or sequence.shifted(point)
-        or regularizer.before_the_clip(point, pair)
+        or order_of_calls.twice(point)
+        or order_of_calls.per_tensor(point)
+        or order_of_calls.shifted(point)
+        or weight_decay.before_the_clip(point, pair)
         or recurrent.split_tensor(point, pair)
         or _before_clipping(point, pair)
         or _fewer_gradients(point, pair)
@@ -70,7 +71,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         *_causes_in_settings(point, pair),
         _no_effect(point, pair),
         before_clips.other_norm(point, pair) or rounded_coefficient(point, pair),
-        _other_weights_of_groups(point) if exclusive and exclusive.kind in sequence.RULES_FOR_GLOBAL else None,
+        _other_weights_of_groups(point) if exclusive and exclusive.kind in order_of_calls.RULES_FOR_GLOBAL else None,
         _rounding(point),
     )
     causes = [cause for cause in (exclusive, *independent) if cause]
@@ -180,7 +181,7 @@ def _stand_ins(norms: Iterable[float]) -> list[Dense]:
 def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
     if point.index or any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
         return None
-    sides = [sequence.calls_at(run, point.first.step) for run in (point.a, point.b)]
+    sides = [order_of_calls.calls_at(run, point.first.step) for run in (point.a, point.b)]
     if sum(map(elements, sides[0])) != sum(map(elements, sides[1])):  # other parameters, or unknown ones
         return None
     totals = []

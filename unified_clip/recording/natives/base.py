@@ -13,8 +13,8 @@ import numpy as np
 from ..._dispatch import adapter_of, resolve
 from ...tensors.types import Dense
 from ..dispatcher import DISPATCHER
-from .event import NativeEvent, Tensors
-from .evidence import NativeCall, ObservedTensors, line_fields, norm_of_rows, read, stored
+from .native_call import NativeCall, ObservedTensors, line_fields, norm_of_rows, read, stored
+from .native_event import NativeEvent, Tensors
 
 Recording = Any
 CallRecorder = Any

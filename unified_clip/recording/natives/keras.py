@@ -13,8 +13,8 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from ..._core.observer import Rule
 from .base import OBSERVER, RunningCall, without_none
-from .evidence import NativeCall
 from .hooks import HOOKS
+from .native_call import NativeCall
 from .steps import UNSCALED, decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}

@@ -13,8 +13,8 @@ import optax
 from optax._src import alias
 
 from .base import OBSERVER
-from .evidence import NativeCall
 from .hooks import HOOKS
+from .native_call import NativeCall
 from .steps import decayed_elements, of_groups, record_step, reported
 from .traced import report_call, report_step
 

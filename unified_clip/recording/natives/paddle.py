@@ -13,8 +13,8 @@ from paddle.amp.grad_scaler import AmpScaler
 
 from ...tensors.types import Dense, from_numpy
 from .base import OBSERVER, RunningCall, clip_parameters
-from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
+from .native_call import NativeCall, ObservedTensors
 from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
 
 

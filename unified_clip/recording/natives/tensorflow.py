@@ -17,8 +17,8 @@ from tensorflow.python.ops import clip_ops, gradients_util
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ...tensors.types import from_numpy
 from .base import OBSERVER, without_none
-from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
+from .native_call import NativeCall, ObservedTensors
 from .steps import LOSSES, UNSCALED, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]

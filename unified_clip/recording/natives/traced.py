@@ -10,8 +10,8 @@ from typing import Any
 import jax
 
 from .base import OBSERVER
-from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
+from .native_call import NativeCall, ObservedTensors
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..pairing import calls_by_step
 from ..runs import OptimizerStep, RecordedRun

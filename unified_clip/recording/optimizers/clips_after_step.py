@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import Divergence, DivergencePoint, StepDifference, numbers
 from ..pairing import CallPair
 from ..rounding import is_near

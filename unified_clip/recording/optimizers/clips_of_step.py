@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..._display import counted
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..call_alignment import clip_text
 from ..divergence import Divergence, StepDifference
 from ..rounding import same

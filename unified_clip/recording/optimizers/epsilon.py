@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..runs import OptimizerStep, Setting
 from .names import LIBRARIES
 

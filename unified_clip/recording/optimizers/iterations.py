@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..call_alignment import have_near_norms, partners_of
-from ..packing import elements
+from ..packed_parameters import elements
 from ..pairing import Names, calls_by_step
 from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..runs import RecordedRun
 from .settings import TINY, same_setting

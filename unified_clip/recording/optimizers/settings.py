@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import Divergence, Stage, StepDifference
 from ..pairing import Names
 from ..runs import OptimizerStep, RecordedRun, Setting

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from statistics import mode
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
 from ..pairing import calls_by_step
 from ..runs import OptimizerStep, RecordedCall, RecordedRun

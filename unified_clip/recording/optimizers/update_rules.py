@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..causes.before_clips import names_text
 from ..runs import OptimizerStep
 from .names import ADAMW, LIBRARIES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...causes.observation import CauseKind
+from ...causes.cause import CauseKind
 from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._display import counted
-from ...causes.observation import Cause, CauseKind
+from ...causes.cause import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, listed
-from ..causes.sequence import count_of
+from ..causes.order_of_calls import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
 from ..pairing import orders_of

@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..._display import counted
-from ...causes.observation import CauseKind
+from ...causes.cause import CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
-from ..causes.sequence import RULES_FOR_GLOBAL, count_of
+from ..causes.order_of_calls import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence
 from ..optimizers.step_differences import STAGES
-from ..packing import elements
+from ..packed_parameters import elements
 from .largest_differences import STAGE_NAMES
 from .remedies import step_of_other_eps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ...recording.causes.before_clips import names_text
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison

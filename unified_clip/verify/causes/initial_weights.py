@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ...recording.causes.before_clips import names_text, untransposed
 from ...recording.rounding import PRODUCT
 from ...tensors.arithmetic import FORMATS, Float64s

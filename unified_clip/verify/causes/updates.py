@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ...recording.causes.before_clips import names_text
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES

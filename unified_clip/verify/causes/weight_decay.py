@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...causes.observation import Cause
-from ...recording.causes.regularizer import regularizer_cause
+from ...causes.cause import Cause
+from ...recording.causes.weight_decay import regularizer_cause
 from ...recording.pairing import greatest_setting
 from ...recording.rounding import PRODUCT
 from ..cause_limits import RELATIVE_TOLERANCE

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...causes.observation import Cause
+from ...causes.cause import Cause
 from ..divergence import DivergencePoint, numbers
 from ..pairing import CallPair, greatest_setting
 from ..rounding import PRODUCT, is_near

@@ -12,7 +12,7 @@ from ..._core.observer import Clip
 from ..._core.path import Path
 from ..._core.types import Deferred, Leaf
 from ..clip_event import ClipEvent
-from .evidence import USED_NORMS, NativeCall, coefficient_by_formula
+from .native_call import USED_NORMS, NativeCall, coefficient_by_formula
 
 
 class Tensors(NamedTuple):

@@ -17,7 +17,8 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
-from .observation import Cause, Hypothesis, Observation, common_cause
+from .cause import Cause
+from .observation import Hypothesis, Observation, common_cause
 from .sums import NARROW
 from .wrong_settings import lists_of, wrong_settings
 

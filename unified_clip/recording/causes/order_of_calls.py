@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..._display import enumeration
-from ...causes.observation import Cause, CauseKind
+from ...causes.cause import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..call_alignment import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at
 from ..optimizers.clips_of_step import left_out_clip
-from ..packing import elements
+from ..packed_parameters import elements
 from ..pairing import calls_by_step
 from ..rounding import PRODUCT
 from ..runs import RecordedCall, RecordedRun
