@@ -145,7 +145,7 @@ def assert_clip_parity(
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
     names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
     _check(names, pythons, missing)
-    case = assert_parity.make(grads, _name(rule), arguments)
+    case = assert_parity.make_case(grads, _name(rule), arguments)
     _need_elements(case.gradients, "grads has")
     chosen = {name: pythons.get(name, sys.executable) for name in names}
     outcomes = assert_parity.run(case, chosen, TIMEOUT)
@@ -207,12 +207,12 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
 
     chosen = load.read(Path(suite))
     if frameworks is not None:
-        chosen = select.only(chosen, list(frameworks))
+        chosen = select.only_frameworks(chosen, list(frameworks))
     report = run_suite.run(chosen)
     if report.exit_code:
         lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared_functions.line(report)]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
-    for note in build.incomplete(report.known):
+    for note in build.notes_on_incomplete_entries(report.known):
         warnings.warn(safe(note), UserWarning, stacklevel=2)
 
 

@@ -43,7 +43,7 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="module")
 def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     """In a process of their own, as in a parity run."""
-    chosen = select.only(load.read(SUITE), [kit.name])
+    chosen = select.only_frameworks(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.options.frameworks or kit.name in case.options.frameworks]
     came = run_worker.run_worker(
         run_worker.command(kit.name), [WorkItem(NATIVE, case) for case in cases], chosen.timeout

@@ -28,7 +28,7 @@ NUMBERS = {"clip_value_min": -1.0, "total_norm": 5.0}
 def adapter(kit: Kit, request: pytest.FixtureRequest) -> Adapter:
     if not kit.exact or request.config.getoption("--framework") != kit.name or kit.name not in TITLES:
         pytest.skip("the table is of the frameworks that have a column")
-    made: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").Framework()
+    made: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").FrameworkAdapter()
     return made
 
 

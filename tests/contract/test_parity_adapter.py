@@ -57,7 +57,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def adapter(kit: Kit) -> Adapter:
-    framework: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").Framework()
+    framework: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").FrameworkAdapter()
     return framework
 
 

@@ -14,6 +14,6 @@ from support.vectors import FILES, failures
 def test_the_vectors_pass(kit: Kit, path: Path) -> None:
     if not kit.exact:
         pytest.skip("the bits are of the host path")
-    adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").Framework()
+    adapter = importlib.import_module(f"unified_clip.parity.adapters.{kit.name}").FrameworkAdapter()
     without = ["complex128"] if kit.name == "mlx" else []
     assert failures(path, adapter, kit.namespace, without) == []

@@ -108,7 +108,7 @@ def test_several_processes_return_the_bits_of_one_process() -> None:
 def test_plain_tensors_in_place_of_distributed_ones_are_reported() -> None:
     code = "from unified_clip.parity.adapters import torch, torch_dtensor\n"
     code += "from unified_clip.parity.workers import worker\n"
-    code += "torch_dtensor.Sharded.make_all = torch.Framework.make_all\nworker.main()"
+    code += "torch_dtensor.ShardedAdapter.make_all = torch.FrameworkAdapter.make_all\nworker.main()"
     (verdict,) = judge_cases([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
     assert verdict.kind == "crashed"
     assert "(2 processes): the backend treated a distributed tensor as a plain tensor" in verdict.detail

@@ -374,7 +374,7 @@ def compared(recordings: Recordings, pair: Pair) -> RecordingComparison:
 @pytest.mark.parametrize("port", RIGHT)
 def test_a_right_port_differs_by_rounding_only(recordings: Recordings, port: str) -> None:
     comparison = compared(recordings, RIGHT[port])
-    text = "\n".join(sentences.lines(comparison))
+    text = "\n".join(sentences.report_lines(comparison))
     assert {finding.kind for finding in comparison.findings} <= ROUNDING, text
     assert all(comparison.divergences.values()), text
     assert len(comparison.pairs) >= 6
@@ -385,7 +385,7 @@ def test_a_right_port_differs_by_rounding_only(recordings: Recordings, port: str
 def test_a_wrong_port_is_named_at_the_first_differing_step(recordings: Recordings, mistake: str) -> None:
     pair, kind, step = WRONG[mistake]
     comparison = compared(recordings, pair)
-    text = "\n".join(sentences.lines(comparison))
+    text = "\n".join(sentences.report_lines(comparison))
     named = [
         divergence.step
         for divergence, causes in comparison.divergences.items()

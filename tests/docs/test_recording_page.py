@@ -53,7 +53,7 @@ def test_the_comparison_prints_the_output_on_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model", [runs.RecordedCall, runs.OptimizerStep, runs.LoggedNumbers, runs.Header, runs.Parameter]
 )
-def test_every_field_is_on_the_page(model: type[runs.Table]) -> None:
+def test_every_field_is_on_the_page(model: type[runs.RecordedTable]) -> None:
     for name, field in model.model_fields.items():
         if model is not runs.OptimizerStep or name not in ("calls", "run"):  # which the file does not have
             assert f"`{field.alias or name}`" in PAGE

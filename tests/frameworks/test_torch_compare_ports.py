@@ -151,7 +151,7 @@ def test_other_weights_or_data_are_not_blamed_on_the_clip(
     named = {"seed": ["other initial weights"], "shift": ["other data or loss"]} if norms else {}
     assert [each.kind for each in comparison.findings] == named.get(next(iter(change), ""), [])
     assert comparison.exit_code == bool(change)
-    text = " ".join(sentences.lines(comparison))
+    text = " ".join(sentences.report_lines(comparison))
     assert place in text
     assert ("Clipping is the same" in text and "Ruled out: " in text) == bool(change)
 

@@ -20,7 +20,7 @@ from support import vectors
 from support.vectors import FILES, VECTORS, load
 
 import unified_clip.numpy
-from unified_clip.parity.adapters.numpy import Framework
+from unified_clip.parity.adapters.numpy import FrameworkAdapter
 from unified_clip.parity.suite.public_calls import CALLS
 
 ROOT = Path(__file__).parents[2]
@@ -159,6 +159,6 @@ def thresholds_not_checked(t: Any, clip_norm: float) -> Any:
 )
 def test_an_implementation_with_a_fault_fails(file: str, name: str, faulty: Callable[..., Any]) -> None:
     namespace = SimpleNamespace(**{**vars(unified_clip.numpy), name: faulty})
-    failures = vectors.failures(VECTORS / f"{file}.json", Framework(), namespace)
+    failures = vectors.failures(VECTORS / f"{file}.json", FrameworkAdapter(), namespace)
     assert failures
     assert all(f": {name}(" in failure for failure in failures)

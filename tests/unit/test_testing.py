@@ -245,7 +245,7 @@ def test_frameworks_in_one_text_are_an_error(tmp_path: Path) -> None:
 def test_a_difference_fails_though_a_framework_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "def absent(): raise ModuleNotFoundError('No module named torch', name='torch')\n"
     code += "from unified_clip.parity.adapters import numpy as adapter\n"
-    code += "if framework == 'torch': adapter.Framework = absent\n"
+    code += "if framework == 'torch': adapter.FrameworkAdapter = absent\n"
     code += WRONG + "    return np.float32(1)\nuc.clip_grad_norm_ = changed"
     lines = parity_told(code, monkeypatch, missing="skip")
     assert [line.partition(":")[0] for line in lines[1:]] == ["numpy", "  first at []"]

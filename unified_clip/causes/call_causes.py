@@ -45,8 +45,8 @@ def forms_differ(call: Observation) -> bool:
 
 def shown_in_tensors(call: Observation) -> Cause | None:
     """Return a cause that is visible in the tensors, or None. The results must have the correct shapes and dtypes."""
-    last = bounds if call.by == "value" else by_value
-    checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, last)
+    last = wrong_bounds if call.by == "value" else by_value
+    checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
 
 
@@ -59,12 +59,12 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             return common_cause(fitting)
         if any(call.explains(each, slack) for each in possible if each.tolerance):
             # rounding hides whether this hypothesis or the correct call fits
-            return touched(call) or steps_in_16_bits(call)
+            return touched_gradients(call) or steps_in_16_bits(call)
     if cause := steps_in_16_bits(call):
         return cause
     computed = hypotheses.fitted_causes(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
-    return Cause(last.kind, last.sentence) if last and last.kind else touched(call)
+    return Cause(last.kind, last.sentence) if last and last.kind else touched_gradients(call)
 
 
 # -- causes that show in the tensors
@@ -152,7 +152,7 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
     return Cause(kind, sentence)
 
 
-def nan(call: Observation) -> Cause | None:
+def wrong_nan(call: Observation) -> Cause | None:
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}
     is_infinite = call.by in ("global", "per group") and call.total_norm == math.inf
@@ -189,13 +189,13 @@ def _are_zeros(call: Observation) -> bool:
     return not any(result.values()[np.isfinite(before.values())].any() for _, before, _, result in call.sides())
 
 
-def zeros(call: Observation) -> Cause | None:
+def zeroed_gradients(call: Observation) -> Cause | None:
     if not call.wrong or not call.norm_is_expected or any(call.scalings[number].distance for number in call.wrong):
         return None
     return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
-def signs(call: Observation) -> Cause | None:
+def wrong_signs(call: Observation) -> Cause | None:
     sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.wrong]
     sizes_fit = all(_is_near(np.abs(result.values()), np.abs(right), result.dtype) for right, result in sides)
     if not sizes_fit or all(_is_near(result.values(), right, result.dtype) for right, result in sides):
@@ -224,7 +224,7 @@ def not_clipped(call: Observation) -> Cause | None:
     return Cause("not clipped", NOT_CLIPPED)
 
 
-def touched(call: Observation) -> Cause | None:
+def touched_gradients(call: Observation) -> Cause | None:
     if not call.wrong or not all(call.scalings[number].unchanged_is_expected for number in call.wrong):
         return None
     size = max(call.scalings[number].distance for number in call.wrong)
@@ -264,7 +264,7 @@ def by_value(call: Observation) -> Cause | None:
     return Cause("another rule", sentence) if is_shown else None
 
 
-def bounds(call: Observation) -> Cause | None:
+def wrong_bounds(call: Observation) -> Cause | None:
     tensors = [(before.values(), result.values()) for _, before, _, result in call.sides()]
     ends = [(np.nanmin(result), np.nanmax(result)) for _, result in tensors if not np.isnan(result).all()]
     low, high = float(min(ends)[0]), float(max(end for _, end in ends))

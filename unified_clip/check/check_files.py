@@ -14,7 +14,7 @@ from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
 from . import callback_files, command_lines, files_to_check, patterns, trainer_files
-from .clip_use import OWN, ClipUse, Found, shown
+from .clip_use import OWN, ClipUse, FoundClips, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding, Kind
 from .notebooks.cells import NOTEBOOK
@@ -109,12 +109,12 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
     return entry.path, entry.line, entry.column
 
 
-def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
+def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
     """Return the clips and the notes of all files.
 
     If a file cannot be parsed, but its text names a clip, return a clip of unknown effect.
     """
-    file_uses = Found()
+    file_uses = FoundClips()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
     precisions: dict[Path, str] = {}
     for path in files:
@@ -169,7 +169,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     return file_uses
 
 
-def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
+def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: FoundClips) -> list[ClipUse]:
     """Replace the clip of a Lightning Trainer by a note if Hydra passes the Trainer's arguments from a file.
 
     The check compares the clip of Hydra's file instead.
@@ -215,7 +215,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
     return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
 
 
-def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
+def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> None:
     """Keep a clip only once if it occurs several times because of inheritance. Also set the fields `files`, `bases` and
     `repeats`."""
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
@@ -252,7 +252,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
-def _leave_to_trainer(file_uses: Found, root: Path) -> None:
+def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
     """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
 
     A clip is replaced if Accelerate's file has no threshold, or the threshold "auto". TrainingArguments then sets the

@@ -126,7 +126,7 @@ class ClipUse:
 
 
 @dataclass
-class Found:
+class FoundClips:
     uses: list[ClipUse] = field(default_factory=list)
     trainers: int = 0
     sources: int = 0

@@ -70,7 +70,7 @@ AT_RUN_TIME = (
 )
 
 
-class Setting(NamedTuple):
+class CommandLineSetting(NamedTuple):
     line: int
     name: str
     """The name of an option without "--", or the path of a key."""
@@ -115,7 +115,9 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
         left = [each for each in left if each not in own_options]
         uses += [replace(use(path, each._replace(name=key), trainer), call=call) for each in own_options]
         if not (own_options or command.has_file or names.intersection(read)):
-            default = use(path, Setting(command.lines[0], key, float(trainer.keys[0].default), False), trainer)
+            default = use(
+                path, CommandLineSetting(command.lines[0], key, float(trainer.keys[0].default), False), trainer
+            )
             clip = f"{trainer.title} by default: {command.name} without --{command.option}"
             defaults.append(replace(default, clip=clip, by_default=True, call=call))
     uses += [use(path, each) for each in left]
@@ -136,7 +138,11 @@ def _edited(path: Path, text: str) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each line that edits a clip setting in another file, as `sed -i` does."""
     for line, code in enumerate(text.splitlines(), 1):
         if match := IN_PLACE.search(COMMENT.sub("", code)):
-            names = [name for name in re.findall(r"[A-Za-z_]\w*", code) if is_clip(Setting(line, name, 1.0, False))]
+            names = [
+                name
+                for name in re.findall(r"[A-Za-z_]\w*", code)
+                if is_clip(CommandLineSetting(line, name, 1.0, False))
+            ]
             if names:
                 yield ClipUse(path, line, 1, f"{match[1] or match[2]}: {names[0]}", why_unknown=EDITED)
 
@@ -163,21 +169,21 @@ def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
         yield from texts(value, (*path, key))
 
 
-def is_clip(setting: Setting) -> bool:
+def is_clip(setting: CommandLineSetting) -> bool:
     value = setting.value
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
     return bool(placement.clip_keys(_document(setting, value)))
 
 
-def _document(setting: Setting, value: Any) -> Document:
+def _document(setting: CommandLineSetting, value: Any) -> Document:
     data = value
     for key in reversed(setting.name.split(".")):
         data = {key: data}
     return Document(f"line {setting.line}", "", "args", data)
 
 
-def settings(text: str) -> Iterator[Setting]:
+def settings(text: str) -> Iterator[CommandLineSetting]:
     """Yield each option and override, in the order of lines. Replace `$NAME` by the number of NAME if the text has
     exactly one assignment to NAME."""
     assigned = ASSIGNED.findall(text)
@@ -193,20 +199,20 @@ def settings(text: str) -> Iterator[Setting]:
         return option_value(constants.get(match[1] or match[2], word)) if match else word
 
     options = script_options(REPEATED.sub("--x", text))
-    entries = [Setting(line, name, value_of(value), False) for line, name, value in options]
+    entries = [CommandLineSetting(line, name, value_of(value), False) for line, name, value in options]
     for line, code in enumerate(text.splitlines(), 1):
         assignment = ASSIGNED.match(code)
         for match in OVERRIDE.finditer(COMMENT.sub("", code)):
             if match[1] not in variables:
                 value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
                 is_variable = assignment is not None and match[1] == assignment[1]
-                entries.append(Setting(line, match[1] or match[3], value_of(value), True, is_variable))
+                entries.append(CommandLineSetting(line, match[1] or match[3], value_of(value), True, is_variable))
         if written := WRITTEN.match(code):
-            entries.append(Setting(line, written[1], value_of(option_value(written[2])), False))
+            entries.append(CommandLineSetting(line, written[1], value_of(option_value(written[2])), False))
     yield from sorted(entries, key=lambda each: each.line)
 
 
-def use(path: Path, setting: Setting, trainer: Format | None = None) -> ClipUse:
+def use(path: Path, setting: CommandLineSetting, trainer: Format | None = None) -> ClipUse:
     """Return the clip of a setting. The effect is unknown if no trainer or several trainers read the setting.
 
     trainer: The trainer that the command of the setting starts.
@@ -227,7 +233,7 @@ def use(path: Path, setting: Setting, trainer: Format | None = None) -> ClipUse:
     return _of_trainer(path, setting, trainers[0])
 
 
-def _of_trainer(path: Path, setting: Setting, trainer: Format) -> ClipUse:
+def _of_trainer(path: Path, setting: CommandLineSetting, trainer: Format) -> ClipUse:
     title = f"{trainer.title}: {setting.name}"
     try:
         config = ClipConfig(**convert.settings((trainer, _document(setting, setting.value))))

@@ -19,7 +19,7 @@ def matches(glob: str, path: Path, root: Path) -> bool:
 
     `root` must be a path without symbolic links, because symbolic links in `path` are resolved.
     """
-    return pattern(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
+    return as_regex(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 
 
 def first_match(globs: Iterable[str], path: Path, root: Path) -> str:
@@ -44,7 +44,7 @@ def is_near(one: Path, other: Path, root: Path) -> bool:
     return str(shared) in folders or (shared != root and shared.is_relative_to(root))
 
 
-def pattern(glob: str, star: str) -> re.Pattern[str]:
+def as_regex(glob: str, star: str) -> re.Pattern[str]:
     """Return a regular expression for a file pattern with *, ** and ?.
 
     star: The regular expression for *.

@@ -28,7 +28,7 @@ EXACT = "exact arithmetic"
 GIVEN = "gradients"
 
 
-def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
+def make_case(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:
         return cases.make_case(GIVEN, in_memory.read_container(container), {"call": call, **plain})

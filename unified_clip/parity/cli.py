@@ -215,7 +215,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
         report = build.with_strict(report, accepting=options.accept)
     if earlier is not None:
         bits = {"strict_bits": options.strict_bits}
-        second_call.repeat(suite, report, baseline.changed_bits(earlier, report, **bits))
+        second_call.call_again(suite, report, baseline.changed_bits(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report, **bits)]})
         report = build.with_changes(report, baseline.changes(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
@@ -243,7 +243,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
-        suite = select.only(suite, comma_separated(options.frameworks))
+        suite = select.only_frameworks(suite, comma_separated(options.frameworks))
     if options.without:
         suite = select.without(suite, comma_separated(options.without))
     if options.case:

@@ -85,12 +85,12 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         lines = dict.fromkeys(each.printed)
         notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
     notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
-    function_causes.choose(suite.cases, expected, {name: each.by_case for name, each in results.items()})
+    function_causes.choose_causes(suite.cases, expected, {name: each.by_case for name, each in results.items()})
     known = _judge_natives(suite, results)
-    notes += [] if suite.accepting else build.incomplete(known)
+    notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
     notes += own_pairs.uncompared(cases, suite.frameworks)
-    report = build.report(
+    report = build.build_report(
         list(suite.frameworks),
         cases,
         known,
@@ -104,7 +104,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         notes=notes,
         untested=_untested(suite, expected),
     )
-    second_call.repeat(suite, report, second_call.unexplained(report))
+    second_call.call_again(suite, report, second_call.unexplained_results(report))
     return build.with_changes(report, None)
 
 
@@ -190,7 +190,7 @@ def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
         if NATIVE in table.modes
         for call, text in table.functions.items()
         if not any(
-            own_functions.calls(case, call, framework)
+            own_functions.uses_function(case, call, framework)
             and not case.options.raises
             and oracle.has_effect(case, expected(case))
             for case in suite.cases

@@ -34,7 +34,7 @@ def processor() -> str:
 NOT_DETERMINISTIC = "A second call returned other bits: the function is random, or depends on earlier calls"
 
 
-def unexplained(report: ParityReport) -> list[tuple[str, str]]:
+def unexplained_results(report: ParityReport) -> list[tuple[str, str]]:
     """Return (framework, case name) for the failures of the user's functions.
 
     Only functions with at least one failure of unknown cause are included.
@@ -49,7 +49,7 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
     return [(name, case) for name, case, native in failed if (name, native.function) in functions]
 
 
-def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
+def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
     """Repeat calls of frameworks' functions, and store whether the second results are equal.
 
     places: (framework, case name) of the results.

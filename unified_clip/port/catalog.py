@@ -1,6 +1,6 @@
 """Read `catalog.toml`, which lists the functions, classes and settings that clip.
 
-The comments in `catalog.toml` explain the fields of its entries: `ClipFunction`, `ClassCheck` and `Setting`.
+The comments in `catalog.toml` explain the fields of its entries: `ClipFunction`, `ClassCheck` and `TrainerSetting`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ClassCheck:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class TrainerSetting:
     """An argument that makes a trainer clip, such as `max_grad_norm=`."""
 
     keyword: str
@@ -198,16 +198,16 @@ def clip_function(full_name: str) -> ClipFunction | None:
 
 
 @functools.cache
-def settings() -> tuple[Setting, ...]:
-    return tuple(Setting(**table) for table in _tables()["setting"])
+def settings() -> tuple[TrainerSetting, ...]:
+    return tuple(TrainerSetting(**table) for table in _tables()["setting"])
 
 
 @functools.cache
-def setting_of(full_name: str) -> Setting | None:
+def setting_of(full_name: str) -> TrainerSetting | None:
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 
-def setting_of_base(full_name: str) -> Setting | None:
+def setting_of_base(full_name: str) -> TrainerSetting | None:
     """If a class has a training loop that clips, return the setting of the loop, else None."""
     package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
     known = (setting for setting in settings() if setting.bases and package in setting.packages)

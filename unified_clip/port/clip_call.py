@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import libcst as cst
 
-from .catalog import CLIP_NAME, NO_FUNCTION, ClipFunction, Setting, last_names
+from .catalog import CLIP_NAME, NO_FUNCTION, ClipFunction, TrainerSetting, last_names
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
@@ -65,7 +65,7 @@ class FoundClip:
 
     tensor: cst.BaseExpression | None = None
 
-    setting: Setting | None = None
+    setting: TrainerSetting | None = None
 
     limit: cst.BaseExpression | None = None
     """The value or the default of a trainer's argument, or None if the value is set outside the file."""

@@ -23,7 +23,7 @@ BY_HAND = (
 NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
 
 
-def computed(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
+def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
     """Yield a clip for an operation that computes a clip coefficient, but not for operations inside of it."""
     if _is_quotient(module, node):
         around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.BinaryOperation)]

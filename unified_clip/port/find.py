@@ -52,14 +52,14 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
         yield from _keyword_arguments(module, imports, node)
         yield from _method(module, imports, node)
         yield from possible_clips.got_by_name(module, node)
-        yield from trainer_arguments.in_call(module, imports, node)
+        yield from trainer_arguments.clips_in_call(module, imports, node)
     elif isinstance(node, cst.BinaryOperation):
-        yield from clip_coefficients.computed(module, node)
+        yield from clip_coefficients.clip_coefficients(module, node)
     elif isinstance(node, cst.ClassDef):
-        yield from trainer_arguments.derived(module, node)
+        yield from trainer_arguments.clips_in_bases(module, node)
     elif (entry := entry_of(module, node)) is not None:
         yield from _assigned_limit(imports, entry)
-        yield from trainer_arguments.entry(imports, entry)
+        yield from trainer_arguments.clips_in_entry(imports, entry)
 
 
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
@@ -93,7 +93,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     functions = {name: clip_function(name) for name in sorted(names)}
     function = next(filter(None, functions.values()), None)
     if function is None:
-        yield from possible_clips.named(module, imports, node, names)
+        yield from possible_clips.possible_clips_named(module, imports, node, names)
         return
     if last == "clip" and not is_alias and not function.quiet and not imports.packages & clip_packages():
         return
@@ -185,5 +185,5 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     names = module.full_names(call.func)
     if function is not None and names == {""}:
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
-    elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
+    elif names == {""} and not any(possible_clips.possible_clips_named(module, imports, call.func, names)):
         yield FoundClip(call, module.code(call.func), call=call, why_not=possible_clips.OF_ENGINE)

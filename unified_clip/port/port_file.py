@@ -65,9 +65,11 @@ def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
     """Add suggested code to the result for a flagged clip, and remove checks that do not apply."""
     site = file.sites[clip]
     if site.verdict == "flagged":
-        site.suggestion = suggested_code.lines(file.module, clip, file.target)
+        site.suggestion = suggested_code.suggested_lines(file.module, clip, file.target)
     if site.verdict != "rewritten" or file.target != "torch":
         site.checks = []
-    elif suggested_code.scale(file.module, clip) or (site.meaning is not None and "scal" in site.meaning.threshold):
+    elif suggested_code.loss_scale_of(file.module, clip) or (
+        site.meaning is not None and "scal" in site.meaning.threshold
+    ):
         site.checks.append("Do not multiply the threshold by the loss scale: gradients are unscaled before the clip.")
     return site

@@ -58,7 +58,7 @@ OTHER_NAMES = re.compile(
 )
 
 
-def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
+def possible_clips_named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
     """Yield a possible clip if the name at `node` can come from an unknown module or an unsupported package.
 
     names: The possible full names, from `Module.full_names`.

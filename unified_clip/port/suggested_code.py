@@ -9,7 +9,7 @@ from typing import cast
 import libcst as cst
 
 from . import trainer_arguments
-from .catalog import KERAS_RULES, Setting, clip_function
+from .catalog import KERAS_RULES, TrainerSetting, clip_function
 from .clip_call import Arguments, FoundClip, entry_of
 from .clip_site import Target
 from .source.module import Module
@@ -29,7 +29,7 @@ UNKNOWN_POSITION = "# write this only if no other transformation changes the gra
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
-def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
+def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     """Return lines of code that can replace a flagged clip, or [] if no code has the same effect."""
     try:
         meaning(module, clip)
@@ -44,7 +44,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
         return _for_entry(module, clip)
     limits = ", ".join(module.code(value) for value in values if value is not None) or "threshold"
     if target == "torch":
-        factor = scale(module, clip)
+        factor = loss_scale_of(module, clip)
         advice = f"# unscale the gradients before the clip, and do not multiply the threshold by {factor}"
         return [*([advice] if factor else []), *(_attached(module, clip) or _in_pytorch(module, clip, limits))]
     if clip.function.lines:
@@ -64,12 +64,15 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     return []
 
 
-def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
+def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> list[str]:
     """Return lines of code that can replace a trainer's clip, or [] if `catalog.toml` has no lines for the trainer."""
     if trainer_arguments.is_uncertain(setting, clip.limit):
         return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
-    rule, chosen = trainer_arguments.rule(module, clip, setting), trainer_arguments.chosen_rules(module, clip, setting)
+    rule, chosen = (
+        trainer_arguments.rule_of_argument(module, clip, setting),
+        trainer_arguments.chosen_rules(module, clip, setting),
+    )
     code, advice = f'"{rule or setting.rule}"', []
     if not rule and len(chosen) == 1 and clip.call is not None:
         code = f'"value" if {chosen.pop()} == "value" else "{setting.rule}"'
@@ -153,7 +156,7 @@ def _variable(module: Module, call: cst.Call | None) -> str:
     return "optimizer"
 
 
-def scale(module: Module, clip: FoundClip) -> str:
+def loss_scale_of(module: Module, clip: FoundClip) -> str:
     """Return the code of `loss_scale` if the file contains a statement such as clip_norm *= loss_scale.
 
     Otherwise, return ''.

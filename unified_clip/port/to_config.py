@@ -35,7 +35,7 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
     If no clip configuration has the same effect, the rule is ''. `limits_of` describes the limits.
     """
     if clip.setting is not None:
-        return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
+        return trainer_arguments.rule_of_argument(module, clip, clip.setting), clip.setting.family, [clip.limit]
     if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument:
         return *_keras_rule(module, clip, keyword_of(clip.node)), [clip.node.value]
     return clip.function.rule, clip.function.family, limits_of(module, clip)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import ENGINE_METHODS, Setting, setting_of, settings
+from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings
 from .clip_call import Entry, FoundClip, Imports, entry_of
 from .clip_site import SET_OUTSIDE
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
 
 
-def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
+def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for each clipping argument of a call.
 
     A missing argument is also a clip if the trainer clips by default, or reads the value from outside the file.
@@ -44,12 +44,14 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         )  # fmt: skip
 
 
-def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
+def _with_unknown_value(
+    node: cst.CSTNode, name: str, setting: TrainerSetting, call: cst.Call | None = None
+) -> FoundClip:
     why_not = f"{setting.keyword}= {SET_OUTSIDE}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
 
-def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
+def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> TrainerSetting | None:
     """If a factory creates the trainer, as in hydra.utils.instantiate(cfg.trainer), return the setting.
 
     Otherwise, return None.
@@ -75,7 +77,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
                 yield _with_unknown_value(element.value, name, setting, call)
 
 
-def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
+def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
     """Yield a clip for each base class with an argument that clips, such as `TrainingArguments` or `PPO`.
 
     The threshold is unknown, because a parser often sets the threshold at run time.
@@ -86,7 +88,7 @@ def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
             yield _with_unknown_value(base.value, name, setting)
 
 
-def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
+def clips_in_entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
@@ -94,15 +96,15 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
         yield FoundClip(entry.node, entry.name, why_not=why_not, setting=setting, limit=entry.value)
 
 
-def _why_not(setting: Setting, limit: cst.BaseExpression) -> str:
+def _why_not(setting: TrainerSetting, limit: cst.BaseExpression) -> str:
     return setting.none if is_uncertain(setting, limit) else setting.why_not
 
 
-def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
+def is_uncertain(setting: TrainerSetting, limit: cst.BaseExpression | None) -> bool:
     return bool(setting.none) and is_name(limit, "None")
 
 
-def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
+def rule_of_argument(module: Module, clip: FoundClip, setting: TrainerSetting) -> str:
     if is_uncertain(setting, clip.limit):
         return ""
     if not setting.rule_keyword:
@@ -115,7 +117,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
     return setting.rule if not chosen and (is_complete or setting.rule_keyword not in module.tree.code) else ""
 
 
-def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
+def chosen_rules(module: Module, clip: FoundClip, setting: TrainerSetting) -> set[str]:
     """Return the code of each value that the file passes for `setting.rule_keyword`."""
     if clip.call is not None:
         passed = [(keyword, argument.value) for keyword, argument in keywords_of(clip.call).items()]
@@ -133,7 +135,7 @@ def is_off(module: Module, clip: FoundClip) -> bool:
     return is_off or (is_name(clip.limit, "None") and not is_uncertain(clip.setting, clip.limit))
 
 
-def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
+def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> TrainerSetting | None:
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))
     known = [setting for setting in settings() if setting.keyword == keyword]

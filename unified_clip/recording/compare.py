@@ -13,7 +13,7 @@ from ..causes.cause import Cause
 from .call_alignment import MissingCalls, align_calls
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
-from .causes.order_of_calls import as_rule
+from .causes.order_of_calls import with_rule_divergence
 from .causes.run_causes import find_causes
 from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
 from .lines import NO_CALLS
@@ -164,7 +164,7 @@ def compare(
     ]
     advance("compare", 1)
     causes = [find_causes(point) for point in points]
-    points = list(map(as_rule, points, causes))
+    points = list(map(with_rule_divergence, points, causes))
     of_steps = step_differences(left, right, {name: other for pair in pairs for name, other in pair.names.items()})
     if skipped and is_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
         of_steps = [each for each in of_steps if each.divergence.stage != "learning rate"]

@@ -199,7 +199,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
             yield (name, single(a), single(b)) if is_rounded else (name, a, b)
 
 
-def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
+def one_known_coefficient(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
     """Yield (parameter, coefficient in call a, coefficient in call b) if only one of the coefficients is known."""
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
@@ -262,7 +262,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
     if stage == "norm" and a.rule == b.rule and len(a.norms()) != len(b.norms()):
         yield Divergence(a.step, "norms", len(a.norms()), len(b.norms()))
     if stage == "coefficient":
-        yield from (Divergence(a.step, stage, of_a, of_b, name) for name, of_a, of_b in unexplained(pair))
+        yield from (Divergence(a.step, stage, of_a, of_b, name) for name, of_a, of_b in one_known_coefficient(pair))
     if stage == "coefficient" and a.rule == b.rule and have_one_threshold(a, b):
         above, changed = ([check(line) for line in (a, b)] for check in (_is_above, _is_changed))
         if None not in (*above, *changed) and above[0] == above[1] and changed[0] != changed[1]:

@@ -29,11 +29,11 @@ PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
 AGAIN = "Record the run again."
 
 
-class Table(BaseModel):
+class RecordedTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Parameter(Table):
+class Parameter(RecordedTable):
     """The recorded norm and shape of a gradient before clipping, and the norm of its weight."""
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
@@ -58,7 +58,7 @@ class Parameter(Table):
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}
 
 
-class RecordedCall(Table):
+class RecordedCall(RecordedTable):
     """A line of a recording about a clip call. A call with several parameter groups can have several lines."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
@@ -184,7 +184,7 @@ class RecordedCall(Table):
 Setting = bool | Real | tuple[Real, ...]
 
 
-class OptimizerStep(Table):
+class OptimizerStep(RecordedTable):
     """A line of a recording: a step of an optimizer. A field is None if its value is unknown."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
@@ -222,7 +222,7 @@ class OptimizerStep(Table):
     """`calls` is the number of clip calls before the step. `run` is the name of the run. `read` sets both fields."""
 
 
-class LoggedNumbers(Table):
+class LoggedNumbers(RecordedTable):
     """A line of a recording: the numbers of a call of `Recording.log`."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
@@ -230,7 +230,7 @@ class LoggedNumbers(Table):
     process: Annotated[int, Field(ge=0)] = 0
 
 
-class RecordedProcess(Table):
+class RecordedProcess(RecordedTable):
     """A recorded Python process of `unified-clip record`."""
 
     rank: int | None = None
@@ -243,7 +243,7 @@ class RecordedProcess(Table):
     """Whether the process ended while it wrote a line. The incomplete line is left out."""
 
 
-class Header(Table):
+class Header(RecordedTable):
     unified_clip: str
     schema_: Annotated[int, Field(alias="schema")]
     started: str
@@ -252,7 +252,7 @@ class Header(Table):
     """The processes in the order of their ranks. Only files from `unified-clip record` have processes."""
 
 
-class RecordedRun(Table):
+class RecordedRun(RecordedTable):
     """A recording: its header with time and version, its clip calls, optimizer steps and logged numbers."""
 
     path: Path

@@ -245,7 +245,7 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
         )
         for stage in divergence.NUMBERS[-2:]
     )
-    if any(True for pair in pairs for _ in divergence.unexplained(pair)):
+    if any(True for pair in pairs for _ in divergence.one_known_coefficient(pair)):
         coefficient = Distance(math.inf, math.inf)
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
     if len(pairs) == len(old) == len(new):

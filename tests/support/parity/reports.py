@@ -91,4 +91,4 @@ def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
 
 def report(*cases: CaseResult, **fields: Any) -> ParityReport:
     """Return a report on NumPy and PyTorch."""
-    return build.report(["numpy", "torch"], cases, **fields)
+    return build.build_report(["numpy", "torch"], cases, **fields)

@@ -28,7 +28,7 @@ def run_with_differences(sizes: dict[str, float], known: list[entries.KnownDiffe
     for place, (judgement, problem) in judgements.items():
         differing = native(judgement, sizes[place[1]], problem=problem, function="torch.norm")
         cases.append(one_case(place[1], torch=FrameworkResult(host=clip_result(), native=differing)))
-    return build.report(["torch"], cases, results, versions=VERSIONS)
+    return build.build_report(["torch"], cases, results, versions=VERSIONS)
 
 
 def test_without_a_list_differences_are_reported_without_failing_the_run() -> None:
@@ -262,7 +262,7 @@ def test_accept_names_the_results_that_it_cannot_accept(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], result: UnifiedClipResult, why: str
 ) -> None:
     path = tmp_path / "known.toml"
-    run = build.report(["torch"], [one_case("one", torch=FrameworkResult(host=result))], [], versions=VERSIONS)
+    run = build.build_report(["torch"], [one_case("one", torch=FrameworkResult(host=result))], [], versions=VERSIONS)
     assert parity_cli._accept(run, path) == run.exit_code
     message = f"{path} was not changed: --accept accepts differences of the frameworks' functions, but {why}. Correct"
     assert message in capfd.readouterr().err.replace("\n", " ")
@@ -288,7 +288,9 @@ def test_an_accepted_difference_has_its_cause_and_a_new_cause_gets_a_new_reason(
         differing = native("different", 1.0, problem="unlisted", cause=f"as with {cause}", cause_kind=cause)
         of_list = [] if not path.exists() else entries.read(path)
         stale = match.match_deviations(of_list, {}, {"torch": VERSIONS})[1]
-        accept_differences(path, build.report(["torch"], [one_case(torch=FrameworkResult(native=differing))], stale))
+        accept_differences(
+            path, build.build_report(["torch"], [one_case(torch=FrameworkResult(native=differing))], stale)
+        )
         (entry,) = entries.read(path)
         return entry
 

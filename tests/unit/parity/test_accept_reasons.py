@@ -72,7 +72,7 @@ def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is 
 
 def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
     judged = unexplained(tmp_path)
-    (note,) = build.incomplete(judged.known)
+    (note,) = build.notes_on_incomplete_entries(judged.known)
     assert note.startswith("1 known difference with an unknown cause and without your reason: torch, clip: a. Write")
     assert judged.exit_code == 0
     strict = build.with_strict(judged)
@@ -87,7 +87,7 @@ def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
 
 def test_an_unknown_cause_with_a_reason_passes(tmp_path: Path) -> None:
     judged = unexplained(tmp_path, "we smooth the norm")
-    assert build.incomplete(judged.known) == []
+    assert build.notes_on_incomplete_entries(judged.known) == []
     assert build.with_strict(judged).exit_code == 0
 
 

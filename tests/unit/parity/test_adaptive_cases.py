@@ -112,8 +112,8 @@ def test_adagc_may_have_a_few_times_the_error_of_its_norms_on_the_device_path() 
 
 
 def test_a_unit_may_follow_from_norms_within_the_contract_on_the_device_path() -> None:
-    within = CallOutcome(None, oracle.by_units(AGC, (1, -1)))
-    assert oracle.by_units(AGC, (1, -1))[0].bits().tolist() != oracle.by_units(AGC)[0].bits().tolist()  # type: ignore[union-attr]
+    within = CallOutcome(None, oracle.clipped_by_units(AGC, (1, -1)))
+    assert oracle.clipped_by_units(AGC, (1, -1))[0].bits().tolist() != oracle.clipped_by_units(AGC)[0].bits().tolist()  # type: ignore[union-attr]
     assert (judge(AGC, within), judge(AGC, within, "host")) == ("close", "different")
     assert judge(AGC, with_gradient(outcome_with(AGC), 1 + 2**-20)) == "different"
 

@@ -190,7 +190,7 @@ def report_with_differing_stages(*stages: Stage) -> ParityReport:
     return report_
 
 
-NOTHING_WRONG = [torch_report(), torch_report(host=clip_result("crashed", math.inf, None)), build.report([], [])]
+NOTHING_WRONG = [torch_report(), torch_report(host=clip_result("crashed", math.inf, None)), build.build_report([], [])]
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ def data_of(directory: Path, change: Any = unchanged_outcome, cases: str = CASES
     return run_suite_with(directory, change, cases, FRAMEWORKS).as_json()
 
 
-def rows_of(data: Any) -> dict[str, by_rule.Row]:
-    return {row.rule: row for row in by_rule.rows(ParityReport.model_validate(data), ["torch", "tensorflow"])}
+def rows_of(data: Any) -> dict[str, by_rule.RuleRow]:
+    return {row.rule: row for row in by_rule.rule_rows(ParityReport.model_validate(data), ["torch", "tensorflow"])}
 
 
 def rule_of(directory: Path, call: str, **more: str) -> str | None:
@@ -122,7 +122,7 @@ def test_a_row_of_one_framework_compares_nothing_and_is_left_out(tmp_path: Path)
     data = data_of(tmp_path)
     for case in data["cases"]:
         case["frameworks"].pop("tensorflow")
-    assert by_rule.rows(ParityReport.model_validate(data), ["torch"]) == []
+    assert by_rule.rule_rows(ParityReport.model_validate(data), ["torch"]) == []
     assert "The same clip on each framework" not in page.render(ParityReport.model_validate(data))
 
 

@@ -101,7 +101,7 @@ def test_equal_bits_are_reported_only_if_two_frameworks_were_compared() -> None:
 def test_a_missing_framework_is_not_reported_to_agree() -> None:
     results = {name: FrameworkResult(host=clip_result()) for name in ("numpy", "torch")}
     results["jax"] = FrameworkResult(host=clip_result("missing", math.inf, None))
-    run = build.report(["numpy", "torch", "jax"], [one_case(NAME, **results)], may_be_missing=["jax"])
+    run = build.build_report(["numpy", "torch", "jax"], [one_case(NAME, **results)], may_be_missing=["jax"])
     first, *other_lines = markdown.headline(run)
     assert first == (
         "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, without jax, as the suite allows."
@@ -117,7 +117,7 @@ def test_an_unlisted_difference_of_a_frameworks_function_fails_the_run() -> None
 
 def test_a_run_without_its_only_framework_names_it() -> None:
     missing = FrameworkResult(host=clip_result("missing", math.inf, None))
-    run = build.report(["jax"], [one_case(NAME, jax=missing)], may_be_missing=["jax"])
+    run = build.build_report(["jax"], [one_case(NAME, jax=missing)], may_be_missing=["jax"])
     assert run.verdict == "FAIL: 1 case on jax: nothing was compared: jax is missing."
 
 

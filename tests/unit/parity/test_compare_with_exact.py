@@ -16,7 +16,7 @@ from unified_clip.parity.judge import judged_result, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, HOST
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.suite.schema import CaseOptions, Framework
+from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors import ulp
 
@@ -123,7 +123,7 @@ def test_long_lists_keep_verdicts_and_numbers_without_tensors(size: int, is_kept
     clip_case = case([dense(np.ones(size))], "clip_grad_norm_", max_norm=0.5)
     expected = oracle.expect(clip_case)
     result = CallOutcome(dense(1.0), list(expected.gradients or ()))
-    judged = judged_result.judge_result(WorkItem(HOST, clip_case), expected, result, Framework(), ())
+    judged = judged_result.judge_result(WorkItem(HOST, clip_case), expected, result, FrameworkTable(), ())
     assert judged.result
     assert judged.result.verdict == "different"
     assert (judged.outcome is result, judged.outcome is None) == (is_kept, not is_kept)
@@ -136,12 +136,12 @@ def test_long_lists_are_compared_tensor_by_tensor() -> None:
     expected = oracle.expect(clip_case)
     tensors = [dense(tensor.values() * (1 + 2.0**-20)) for tensor in expected.gradients or () if tensor]
     result = CallOutcome(expected.norm, [*tensors])
-    assert oracle.is_long(clip_case)
+    assert oracle.is_long_vector(clip_case)
     assert expected.digests != result.digests
     tracemalloc.start()
     try:
         assert compare_with_exact(clip_case, expected, result, HOST).kind == "different"
-        assert worst_element.find(clip_case, expected, {HOST: result}, [HOST])
+        assert worst_element.find_worst_element(clip_case, expected, {HOST: result}, [HOST])
         assert tracemalloc.get_traced_memory()[1] < sum(tensor.array.nbytes for tensor in tensors) / 2
     finally:
         tracemalloc.stop()

@@ -36,7 +36,7 @@ def test_the_distance_of_equal_nan_is_zero() -> None:
 
 
 def worst_elements(clip_case: Case, **outcomes: CallOutcome) -> dict[str, WorstElement]:
-    return worst_element.find(clip_case, oracle.expect(clip_case), outcomes, outcomes)
+    return worst_element.find_worst_element(clip_case, oracle.expect(clip_case), outcomes, outcomes)
 
 
 def worst_element_of_change(clip_case: Case, **changes: Any) -> WorstElement:

@@ -29,7 +29,7 @@ from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import match
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
-from unified_clip.parity.suite.schema import Framework
+from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.norms import exact_norm
@@ -241,12 +241,12 @@ def test_a_mistake_is_named_despite_other_rounding() -> None:
 
 def test_a_verdict_has_its_cause() -> None:
     outcome, expected = clip_with_mistake(GLOBAL, Mistake(eps=0.0)), oracle.expect(GLOBAL)
-    result = judge_result(WorkItem(HOST, GLOBAL), expected, outcome, Framework(), ()).result
+    result = judge_result(WorkItem(HOST, GLOBAL), expected, outcome, FrameworkTable(), ()).result
     assert result is not None
     assert (result.verdict, result.cause) == ("different", "another eps of the clip")
     assert result.detail.startswith("coefficient off by 1.5")
     assert result.detail.endswith("ULP; as with eps 0 instead of 1e-06")
-    crashed = judge_result(WorkItem(HOST, GLOBAL), expected, Failure("crashed", "signal 11"), Framework(), ())
+    crashed = judge_result(WorkItem(HOST, GLOBAL), expected, Failure("crashed", "signal 11"), FrameworkTable(), ())
     assert crashed.result is not None
     assert crashed.result.cause == ""
 
@@ -255,14 +255,14 @@ def test_a_close_outcome_has_no_cause() -> None:
     next_norm = float(np.nextafter(np.float32(oracle.counted_norm(GLOBAL)), np.float32(9)))
     near = CallOutcome(dense(next_norm), list(oracle.clipped(GLOBAL, gradients(), next_norm)))
     expected = oracle.expect(GLOBAL)
-    result = judge_result(WorkItem(DEVICE, GLOBAL), expected, near, Framework(), ()).result
+    result = judge_result(WorkItem(DEVICE, GLOBAL), expected, near, FrameworkTable(), ()).result
     assert result is not None
     assert (result.verdict, result.cause) == ("close", "")
 
 
 def test_an_unlisted_difference_of_a_frameworks_function_has_its_cause() -> None:
     outcome = dataclasses.replace(clip_with_mistake(PER_TENSOR, Mistake(total_norm=True)), name="native")
-    native = judge_result(WorkItem(NATIVE, PER_TENSOR), oracle.expect(PER_TENSOR), outcome, Framework(), ()).native
+    native = judge_result(WorkItem(NATIVE, PER_TENSOR), oracle.expect(PER_TENSOR), outcome, FrameworkTable(), ()).native
     assert native is not None
     judgements, _ = match.match_deviations([], {("torch", PER_TENSOR.name): native}, {"torch": {}})
     assert judgements["torch", PER_TENSOR.name][1].endswith(
@@ -270,7 +270,7 @@ def test_an_unlisted_difference_of_a_frameworks_function_has_its_cause() -> None
         ". Run the command with --accept to list it"
     )
     exact = dataclasses.replace(exact_outcome(PER_TENSOR), name="native")
-    native = judge_result(WorkItem(NATIVE, PER_TENSOR), oracle.expect(PER_TENSOR), exact, Framework(), ()).native
+    native = judge_result(WorkItem(NATIVE, PER_TENSOR), oracle.expect(PER_TENSOR), exact, FrameworkTable(), ()).native
     assert native is not None
     expected = NativeDeviation("native", norm=None, gradients=0.0)
     assert {key: getattr(native, key) for key in vars(expected)} == vars(expected)

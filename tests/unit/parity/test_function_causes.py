@@ -21,7 +21,7 @@ from unified_clip.parity.judge.judged_result import JudgedResult
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.suite.schema import Framework
+from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.tensors.types import densify
 
 Norms = Sequence[float]
@@ -219,9 +219,9 @@ def test_a_difference_of_the_form_has_no_cause_if_the_numbers_agree(eps: float, 
         outcome.fault = fault
         cases.append(dataclasses.replace(clip_case, name=name))
         results[NATIVE, name] = judged_result.judge_result(
-            (NATIVE, cases[-1]), oracle.expect(cases[-1]), outcome, Framework(), []
+            (NATIVE, cases[-1]), oracle.expect(cases[-1]), outcome, FrameworkTable(), []
         )
-    function_causes.choose(cases, oracle.expect, {"torch": results})
+    function_causes.choose_causes(cases, oracle.expect, {"torch": results})
     natives = [judged.native for judged in results.values()]
     assert {native.cause_kind for native in natives if native} - {""} == {cause} - {""}
     assert any(native and native.kind == ("form" if fault else "value") for native in natives)
@@ -244,7 +244,7 @@ def test_a_missing_result_of_zeros_keeps_its_cause() -> None:
     clip_case = case([dense([3.0, 4.0]), dense([0.0])], "clip_by_global_norm", clip_norm=1.0)
     outcome = outcome_of(clip_case, lambda g, c: by_norm(math.hypot(*norms(g)), c), 1.0)
     outcome.gradients = [*outcome.gradients[:1], None]  # type: ignore[index]
-    judged = judged_result.judge_result((NATIVE, clip_case), oracle.expect(clip_case), outcome, Framework(), [])
+    judged = judged_result.judge_result((NATIVE, clip_case), oracle.expect(clip_case), outcome, FrameworkTable(), [])
     assert judged.native
     assert (judged.native.kind, judged.native.finite_size) == ("form", 0.0)
     assert judged.native.cause == "'gradient 1' is missing"

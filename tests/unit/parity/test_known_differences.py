@@ -262,11 +262,11 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
     assert result(entry, one="16 bits", two="", three="16 bits").incomplete == 'cause = ["16 bits", "unknown"]'
     for cause in ("any", "16 bits"):
         assert result(known_entry(size=1.0, cases=["*"], cause=cause), one="16 bits").incomplete == ""
-    lacking = build.report(
+    lacking = build.build_report(
         ["torch"], [one_case(torch=FrameworkResult(native=native()))], [result(entry, one="16 bits")]
     )
     assert lacking.verdict.endswith("1 difference of the frameworks' functions, all known, 1 entry has no `cause`.")
-    (note,) = build.incomplete(lacking.known)
+    (note,) = build.notes_on_incomplete_entries(lacking.known)
     assert note.startswith(
         "1 entry has no `cause` in the list of known differences. Such an entry accepts any difference up to its `size`"
     )

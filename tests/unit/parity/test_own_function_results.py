@@ -11,7 +11,7 @@ from typing import Any
 from support.parity.cases import WORKED, case, dense
 
 import unified_clip.numpy
-from unified_clip.parity.adapters.numpy import Framework as Adapter
+from unified_clip.parity.adapters.numpy import FrameworkAdapter as Adapter
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.judged_result import judge_result
@@ -19,7 +19,7 @@ from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.results import NativeResult
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.suite.schema import Framework
+from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.parity.workers import user_function, worker
 from unified_clip.parity.workers.user_function import UserFunction
 from unified_clip.parity.workers.worker_files import WorkItem
@@ -212,7 +212,7 @@ def test_changed_inputs_have_no_cause_in_the_numbers() -> None:
     causes = []
     for changed in (True, False):
         outcome = CallOutcome(expected.norm, rounded, name="clip.py:clip", changed_inputs=changed)
-        judged = judge_result(WorkItem(NATIVE, clip_case), expected, outcome, Framework(), [])
+        judged = judge_result(WorkItem(NATIVE, clip_case), expected, outcome, FrameworkTable(), [])
         assert isinstance(judged.result, NativeResult)
         causes.append((judged.result.kind, judged.result.cause, judged.needs_no_cause))
     assert causes == [("inputs", "", True), ("", "", False)]

@@ -21,7 +21,7 @@ from unified_clip.parity.report import baseline, compared_functions, junit, mark
 from unified_clip.parity.results import FrameworkResult, NativeResult
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import select
-from unified_clip.parity.suite.schema import Framework, SuiteError
+from unified_clip.parity.suite.schema import FrameworkTable, SuiteError
 from unified_clip.parity.workers.worker_files import WorkItem
 
 CLIP = """
@@ -350,7 +350,7 @@ def test_views_separate_functions_of_frameworks_and_of_the_user() -> None:
 
 
 def test_a_function_without_a_result_keeps_its_name() -> None:
-    framework, clip_case = Framework(functions={"global_norm": "clip.py:f"}), case([dense([1.0])], "global_norm")
+    framework, clip_case = FrameworkTable(functions={"global_norm": "clip.py:f"}), case([dense([1.0])], "global_norm")
     failure = Failure("unreadable", "why")
     result = judge_result(WorkItem(NATIVE, clip_case), oracle.expect(clip_case), failure, framework, ()).result
     assert isinstance(result, NativeResult)

@@ -135,7 +135,7 @@ def test_a_summary_of_thousands_of_cases_is_cut_to_githubs_limit(failed_report: 
         for case in failed_report.cases
         for number in range(1200)
     ]
-    large = build.report(failed_report.frameworks, cases, versions=failed_report.versions)
+    large = build.build_report(failed_report.frameworks, cases, versions=failed_report.versions)
     full, cut = markdown.as_markdown(large, most=10**9), markdown.as_markdown(large)
     assert len(full.encode()) > 1024 * 1024 > markdown.MAX_BYTES >= len(cut.encode()) > 0.9 * markdown.MAX_BYTES
     assert cut.startswith("# Parity report\n\nFAIL: 7200 cases on numpy, torch")

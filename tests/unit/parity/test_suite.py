@@ -20,7 +20,7 @@ from unified_clip.parity.suite import public_calls, schema, select
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
-from unified_clip.parity.suite.schema import CaseOptions, Framework, SuiteError
+from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable, SuiteError
 from unified_clip.parity.workers import run_worker, worker_files
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.types import Dense, Sparse
@@ -175,8 +175,8 @@ def test_gradients_are_made_as_described(tmp_path: Path) -> None:
 def test_a_framework_may_have_its_own_interpreter_and_may_be_missing(tmp_path: Path) -> None:
     frameworks = "[frameworks.numpy]\n[frameworks.torch]\npython = 'env/bin/python'\nmissing = 'allowed'"
     frameworks_read = suites.read(suite(tmp_path, GRADIENTS + CASES, frameworks=frameworks)).frameworks
-    assert frameworks_read["numpy"] == Framework(modes=["host"], title="numpy")
-    assert frameworks_read["torch"] == Framework(
+    assert frameworks_read["numpy"] == FrameworkTable(modes=["host"], title="numpy")
+    assert frameworks_read["torch"] == FrameworkTable(
         python=str(tmp_path / "env/bin/python"), missing="allowed", title="torch"
     )
 
@@ -195,11 +195,11 @@ def test_every_kind_of_difference_has_a_description() -> None:
 
 def test_chosen_frameworks_keep_their_cases() -> None:
     all_frameworks = suites.read(SUITE)
-    chosen = select.only(all_frameworks, ["torch", "numpy", "torch"])
+    chosen = select.only_frameworks(all_frameworks, ["torch", "numpy", "torch"])
     assert list(chosen.frameworks) == ["torch", "numpy"]
     assert 0 < len(chosen.cases) < len(all_frameworks.cases)
     with pytest.raises(SuiteError, match=r"--frameworks: the suite has no framework 'caffe'. Choose from numpy, torch"):
-        select.only(all_frameworks, ["caffe"])
+        select.only_frameworks(all_frameworks, ["caffe"])
 
 
 def test_modes_can_be_left_out() -> None:
@@ -224,21 +224,21 @@ def test_modes_that_cannot_be_left_out_are_rejected() -> None:
         with pytest.raises(SuiteError, match=f"^--without {mode}: {problem}"):
             select.without(all_frameworks, ["host", mode])
     with pytest.raises(SuiteError, match=r": this run has no framework 'jax'. Choose from torch$"):
-        select.without(select.only(all_frameworks, ["torch"]), ["jax:device"])
+        select.without(select.only_frameworks(all_frameworks, ["torch"]), ["jax:device"])
     with pytest.raises(
         SuiteError,
         match=r"--without host: numpy has no mode left. .* or run without numpy: --frameworks torch,tensorflow,",
     ):
         select.without(all_frameworks, ["host"])
     with pytest.raises(SuiteError, match=r"--without host: numpy has no mode left. Leave out fewer modes$"):
-        select.without(select.only(all_frameworks, ["numpy"]), ["host"])
+        select.without(select.only_frameworks(all_frameworks, ["numpy"]), ["host"])
 
 
 def test_frameworks_without_cases_are_rejected(tmp_path: Path) -> None:
     only_torch = GRADIENTS + CASES.replace("calls =", "frameworks = ['torch']\ncalls =")
     read_suite = suites.read(suite(tmp_path, only_torch, frameworks="[frameworks.numpy]\n[frameworks.torch]"))
     with pytest.raises(SuiteError, match="no case of the suite is for numpy"):
-        select.only(read_suite, ["numpy"])
+        select.only_frameworks(read_suite, ["numpy"])
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -258,7 +258,7 @@ def run_in_graph(self, mode, function, tensors):
     calls.append(len(tensors))
     {}
     return function(tensors)
-adapter_numpy.Framework.run_in_graph = run_in_graph
+adapter_numpy.FrameworkAdapter.run_in_graph = run_in_graph
 worker.check_path = lambda adapter, ops, mode: None
 worker.MOST_GRAPHS = 2
 """

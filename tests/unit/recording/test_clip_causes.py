@@ -47,7 +47,7 @@ def test_a_loop_of_clips_by_total_norm_is_another_rule(compare_runs: Any) -> Non
     loop = [clip_line(step, {name: norm}) for step in (1, 2) for name, norm in NORMS.items()]
     clips = [clip_line(1), clip_line(2)]
     for pair, rules in (((clips, loop), "total norm and per tensor"), ((loop, clips), "per tensor and total norm")):
-        printed = sentences.lines(comparison := compare_runs(*pair))
+        printed = sentences.report_lines(comparison := compare_runs(*pair))
         assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
         assert printed[3].startswith("Per tensor for global: ")
         assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
@@ -74,7 +74,7 @@ def test_per_group_for_global(compare_runs: Any) -> None:
     comparison = compare_runs([clip_line(1)], groups)
     assert cause_kinds(comparison) == cause_kinds(compare_runs(groups, [clip_line(1)])) == ["per group for global"]
     assert "b.jsonl clips by 2 norms, in 2 calls" in comparison.findings[0].sentence
-    assert sentences.lines(comparison)[2] == "The runs first differ at step 1: rule is total norm and per group."
+    assert sentences.report_lines(comparison)[2] == "The runs first differ at step 1: rule is total norm and per group."
 
 
 def test_a_long_run_of_small_norms_is_searched_in_linear_time() -> None:
@@ -288,7 +288,7 @@ def test_a_shorter_run_is_named(compare_runs: Any) -> None:
 
 def test_a_cause_of_two_differences_is_printed_once(compare_runs: Any) -> None:
     near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
-    printed = sentences.lines(compare_runs([clip_line(1)], [clip_line(1, near)]))
+    printed = sentences.report_lines(compare_runs([clip_line(1)], [clip_line(1, near)]))
     assert len([each for each in printed if each.startswith("Left out")]) == 1
 
 
@@ -342,10 +342,10 @@ def test_thresholds_that_had_no_effect_do_not_explain_later_differences(compare_
     moved = {name: weight * 2 for name, weight in WEIGHTS.items()}
     old = [clip_line(1, small), clip_line(2, small)]
     new = [clip_line(1, small, threshold=2.0), clip_line(2, small, threshold=2.0, weights=moved)]
-    printed = sentences.lines(compare_runs(old, new))
+    printed = sentences.report_lines(compare_runs(old, new))
     expected = "thresholds do not explain the other differences: weights from step 2 on. Compare the optimizers"
     assert expected in printed[-1]
     same_weights = [clip_line(1, small, threshold=2.0), clip_line(2, small, threshold=2.0)]
-    assert not any("do not explain" in sentence for sentence in sentences.lines(compare_runs(old, same_weights)))
+    assert not any("do not explain" in sentence for sentence in sentences.report_lines(compare_runs(old, same_weights)))
     clipped = [clip_line(1), clip_line(2)], [clip_line(1, threshold=2.0), clip_line(2, threshold=2.0, weights=moved)]
-    assert not any("do not explain" in sentence for sentence in sentences.lines(compare_runs(*clipped)))
+    assert not any("do not explain" in sentence for sentence in sentences.report_lines(compare_runs(*clipped)))

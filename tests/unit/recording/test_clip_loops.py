@@ -23,7 +23,7 @@ def test_a_loop_equals_one_call_that_clips_per_tensor(compare_runs: Any, named: 
     assert (
         "6 calls, compared as 2: the calls of a loop count as one. Calls without gradients, and steps that one run "
         "skips, "
-        "are left out." in sentences.lines(comparison)[1]
+        "are left out." in sentences.report_lines(comparison)[1]
     )
 
 

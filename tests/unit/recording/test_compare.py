@@ -52,7 +52,7 @@ def test_recordings_of_other_parameters_are_named_beside_another_threshold(
 ) -> None:
     lines = [[clip_line(1)], [clip_line(1, norms, threshold=2.0)]]
     comparison = write_and_compare(tmp_path, *lines)
-    text = "\n".join(sentences.lines(comparison))
+    text = "\n".join(sentences.report_lines(comparison))
     has_sentence = f"a.jsonl clips 3 gradients with 24 elements, and b.jsonl clips {len(norms)} gradients with" in text
     is_left_out = any(cause.kind == "left out" for cause in comparison.findings)
     assert has_sentence != is_left_out, text
@@ -61,7 +61,7 @@ def test_recordings_of_other_parameters_are_named_beside_another_threshold(
 def test_other_parameters_are_not_called_unexplained(tmp_path: Path) -> None:
     """As of a model with LoRA, which trains other parameters."""
     adapters = clip_line(1, {"lora_A": 5.0, "lora_B": 7.0}, weights={})
-    printed = sentences.lines(write_and_compare(tmp_path, [clip_line(1)], [adapters]))
+    printed = sentences.report_lines(write_and_compare(tmp_path, [clip_line(1)], [adapters]))
     others = [line for line in printed if line.startswith("Other parameters: at step 1, a.jsonl clips 3 gradients")]
     assert len(others) == 1
     assert not [line for line in printed if line.startswith(("Unexplained", "Ruled out"))]
@@ -71,7 +71,7 @@ def test_the_agreement_has_the_numbers_of_compared_and_of_all_calls(tmp_path: Pa
     lines = [clip_line(step) for step in (1, 2, 3)]
     comparison = write_and_compare(tmp_path, lines, lines[:2])
     assert comparison.exit_code == 1
-    assert "Norms are equal only in the 2 calls of 3 and 2 that were compared." in sentences.lines(comparison)
+    assert "Norms are equal only in the 2 calls of 3 and 2 that were compared." in sentences.report_lines(comparison)
 
 
 def test_the_command_rejects_missing_files_and_invalid_options(
@@ -158,4 +158,4 @@ def test_processes_of_a_run_are_compared_with_its_first_process(
     path = write_recording(tmp_path / "a.jsonl", [clip_line(1), clip_line(2), *more], processes=processes)
     comparison = compare.compare(path, path)
     assert comparison.first is None
-    assert sentence in sentences.lines(comparison)[0]
+    assert sentence in sentences.report_lines(comparison)[0]

@@ -54,7 +54,7 @@ def test_another_number_of_norms_is_a_difference(compare_runs: Any) -> None:
     clip = clip_line(1, rule="each", norm=[3.0, 4.0], coef=[1 / 3, 1 / 4], parameters={})
     comparison = compare_runs([clip], [{**clip, "norm": [3.0, 4.0, 5.0], "coef": [1 / 3, 1 / 4, 1 / 5]}])
     assert (comparison.first.stage, comparison.first.a, comparison.first.b) == ("norms", 2, 3)
-    assert "2 and 3 norms" in sentences.lines(comparison)[2]
+    assert "2 and 3 norms" in sentences.report_lines(comparison)[2]
 
 
 def test_weights_are_compared_if_their_norms_have_the_same_norm_type(compare_runs: Any) -> None:

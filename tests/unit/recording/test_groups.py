@@ -67,7 +67,7 @@ def test_a_norm_per_group_is_named_even_if_the_gradients_differ(compare_runs: An
     if not norms:
         old, new = without_norms(old), without_norms(new)
     for a, b, rules in ((old, new, "per group and total norm"), (new, old, "total norm and per group")):
-        printed = sentences.lines(comparison := compare_runs(a, b))
+        printed = sentences.report_lines(comparison := compare_runs(a, b))
         assert cause_kinds(comparison) == ["per group for global"]
         assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
         assert ("The gradients differ, too" in printed[3]) == (factor != 1.0)
@@ -96,7 +96,7 @@ def test_clipping_is_not_called_the_same_if_calls_or_eps_differ(compare_runs: An
         (short, "a.jsonl has 8 calls and b.jsonl has 4 calls: the runs differ in the number of steps, or"),
         ([{**each, "eps": 1e-6} for each in short], "the eps of the clips is 0 and 1e-06"),
     ):
-        printed = sentences.lines(comparison := compare_runs(long, new))
+        printed = sentences.report_lines(comparison := compare_runs(long, new))
         assert any("The clips might differ" in each and text in each for each in printed)
         assert not {"another rule", "per tensor for global", "clipped twice"} & {*unexplained.ruled_out(comparison)}
     assert "another rule" in unexplained.ruled_out(compare_runs(long[:4], short))
@@ -192,7 +192,7 @@ def test_adam_may_move_weights_by_noise_of_gradients(
     assert (hint in str(compare_runs(*runs).findings)) == (may_be_rounding and not is_rounding)
     comparison = compare_runs(*runs, max_ulp=64)
     assert (comparison.first is None) == is_rounding
-    is_noted = any("Not compared: differences of 'k'" in each for each in sentences.lines(comparison))
+    is_noted = any("Not compared: differences of 'k'" in each for each in sentences.report_lines(comparison))
     assert is_noted == (is_rounding or moved == 0.6)  # from step 3 on, noise may have moved the weight by 0.6
 
 
@@ -241,12 +241,12 @@ def test_noise_in_a_packed_parameter_is_no_difference_of_weights(compare_runs: A
         line_of_packed["parameters"]["0"]["weight"] = weight
     comparison = compare_runs(old, new, max_ulp=64)
     assert comparison.first is None
-    printed = [values for values in sentences.lines(comparison) if values.startswith("Weights")]
+    printed = [values for values in sentences.report_lines(comparison) if values.startswith("Weights")]
     assert printed == [] or all("apart from rounding noise of 'q + k + v'" in values for values in printed)
     comparison = compare_runs(old, new)
-    assert "Weights differ" not in " ".join(sentences.lines(comparison))
+    assert "Weights differ" not in " ".join(sentences.report_lines(comparison))
     new[2]["parameters"]["0"]["weight"] = 9.0
-    assert "Weights differ from step 2 on" in " ".join(sentences.lines(compare_runs(old, new)))
+    assert "Weights differ from step 2 on" in " ".join(sentences.report_lines(compare_runs(old, new)))
 
 
 def test_runs_that_differ_in_noise_only_are_the_same(compare_runs: Any) -> None:
@@ -255,7 +255,7 @@ def test_runs_that_differ_in_noise_only_are_the_same(compare_runs: Any) -> None:
             [clip_line(1, {"w": 3.0, "k": 1e-9})], [clip_line(1, {"w": 3.0, "k": noise})], max_ulp=64
         )
         assert (comparison.first is None) == is_same
-        assert any("Not compared" in each for each in sentences.lines(comparison)) == is_same
+        assert any("Not compared" in each for each in sentences.report_lines(comparison)) == is_same
     assert compare_runs(*([clip_line(1, {"w": 3.0, "k": each})] for each in (1e-9, 2e-9))).first.is_noise
 
 

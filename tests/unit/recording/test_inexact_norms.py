@@ -55,7 +55,7 @@ def test_an_unknown_coefficient_is_reported_in_words(compare_runs: Any) -> None:
     for pair, side in (([[clip_line(1)], [unknown]], "second"), ([[unknown], [clip_line(1)]], "first")):
         comparison = compare_runs(*pair, max_ulp=1e9)
         assert (comparison.first.stage, comparison.findings) == ("coefficient", [])
-        text = "\n".join(sentences.lines(comparison))
+        text = "\n".join(sentences.report_lines(comparison))
         assert f"no coefficient explains the clipped gradients of the {side} run. The coefficient of the " in text
         assert "Unexplained: " in text
         assert "NaN" not in text
@@ -68,7 +68,7 @@ def test_unknown_coefficients_are_not_called_equal(compare_runs: Any) -> None:
     )
     assert comparison.first is None
     note = "Not all coefficients were compared in 1 of 2 calls: in at least one run, no factor explains"
-    assert any(each.startswith(note) for each in sentences.lines(comparison))
+    assert any(each.startswith(note) for each in sentences.report_lines(comparison))
     (agreement,) = [each for each in comparison.agreements if each.stage == "coefficient"]
     assert agreement.compared == 1
     unknown = {"watched": True, "coef": None, "clipped": None, "threshold": None}

@@ -34,7 +34,7 @@ def lines_with_noise(
 
 
 def print_comparison(path: Path, *runs: list[dict[str, Any]], max_ulp: float) -> str:
-    return "\n".join(sentences.lines(write_and_compare(path, *runs, max_ulp=max_ulp)))
+    return "\n".join(sentences.report_lines(write_and_compare(path, *runs, max_ulp=max_ulp)))
 
 
 @pytest.mark.parametrize("optimizer", ["torch.optim.SGD", "torch.optim.AdamW"])

@@ -51,7 +51,7 @@ def test_an_established_eps_explains_later_coefficients(compare_runs: Compared, 
     assert all(
         "another eps of the clip" in {each.kind for each in causes} for causes in comparison.divergences.values()
     )
-    printed = sentences.lines(comparison)
+    printed = sentences.report_lines(comparison)
     assert any(line.startswith(EPS) for line in printed)
     assert not any(line.startswith(("Unexplained", "Ruled out")) for line in printed)
 
@@ -60,20 +60,24 @@ def test_an_established_eps_explains_later_coefficients(compare_runs: Compared, 
 def test_the_remedy_of_another_eps_keeps_the_rule(compare_runs: Compared, swap: bool) -> None:
     runs = [NEW, OLD] if swap else [OLD, NEW]
     (advice,) = [
-        line for line in sentences.lines(compare_runs(*runs)) if line.startswith("To have the same eps of the clip")
+        line
+        for line in sentences.report_lines(compare_runs(*runs))
+        if line.startswith("To have the same eps of the clip")
     ]
     assert PER_TENSOR in advice
     assert "GradientClipByGlobalNorm" not in advice
     by_total_norm = [call(1, NORMS[0], eps, "global") for eps in (0.0, 1e-6)]
     comparison = compare_runs(*([each] for each in by_total_norm))
-    (advice,) = [line for line in sentences.lines(comparison) if line.startswith("To have the same eps of the clip")]
+    (advice,) = [
+        line for line in sentences.report_lines(comparison) if line.startswith("To have the same eps of the clip")
+    ]
     assert GLOBAL in advice
     assert "GradientClipByNorm" not in advice
 
 
 def test_each_remedy_is_below_its_cause(compare_runs: Compared) -> None:
     later = [call(2, {"w": 1.5, "b": 0.5}, rule=rule) for rule in ("each", "global")]
-    printed = sentences.lines(compare_runs([OLD[0], later[0]], [NEW[0], later[1]]))
+    printed = sentences.report_lines(compare_runs([OLD[0], later[0]], [NEW[0], later[1]]))
     kinds = ("Another eps of the clip: ", "Per tensor for global: ")
     below = [printed[number + 1] for number, line in enumerate(printed) if line.startswith(kinds)]
     assert [line.partition(",")[0] for line in below] == [
@@ -85,13 +89,13 @@ def test_each_remedy_is_below_its_cause(compare_runs: Compared) -> None:
 
 def test_two_loops_get_the_remedy_of_per_tensor(compare_runs: Compared) -> None:
     runs = [[call(1, {name: norm}, eps, "global") for name, norm in NORMS[0].items()] for eps in (0.0, 1e-6)]
-    assert any(PER_TENSOR in line for line in sentences.lines(compare_runs(*runs)))
+    assert any(PER_TENSOR in line for line in sentences.report_lines(compare_runs(*runs)))
 
 
 def test_an_eps_within_max_ulp_is_reported_with_its_remedy(compare_runs: Compared) -> None:
     comparison = compare_runs(OLD[:1], NEW[:1], max_ulp=64)
     assert comparison.exit_code == 0
-    printed = sentences.lines(comparison)
+    printed = sentences.report_lines(comparison)
     (line,) = [line for line in printed if line.startswith(EPS)]
     assert "It first shows at step 1: coefficient of 'b' is 0.5 and 0.49999" in line
     assert line.endswith("which --max-ulp 64 allows.")
@@ -112,7 +116,7 @@ def test_an_eps_is_reported_after_a_first_difference_that_is_rounding(compare_ru
     )
     comparison = compare_runs(old, new)
     assert cause_kinds(comparison) == ["rounding"]
-    (line,) = [line for line in sentences.lines(comparison) if line.startswith(EPS)]
+    (line,) = [line for line in sentences.report_lines(comparison) if line.startswith(EPS)]
     assert "first shows at step 2" in line
     assert "--max-ulp" not in line
 
@@ -134,7 +138,7 @@ def test_an_eps_without_effect_or_beside_other_gradients_is_no_cause(compare_run
 
 def test_a_difference_can_follow_from_an_earlier_eps(compare_runs: Compared) -> None:
     jump = call(3, {"w": 2.1, "b": NEAR}, 1e-6)
-    printed = sentences.lines(compare_runs(OLD, [*NEW[:2], jump]))
+    printed = sentences.report_lines(compare_runs(OLD, [*NEW[:2], jump]))
     assert "This difference might follow from the different eps of the clips at step 1." in printed
     assert not any(line.startswith("Ruled out") for line in printed)
 
@@ -150,7 +154,7 @@ def test_a_passing_report_has_the_largest_differences_and_their_steps(compare_ru
     ]
     comparison = compare_runs([*OLD, *losses[0]], [*new, *losses[1]], max_ulp=64)
     assert comparison.exit_code == 0
-    printed = sentences.lines(comparison)
+    printed = sentences.report_lines(comparison)
     where = "in all 3 calls that were compared, up to 64 ULP: the largest differences are"
     assert f"Gradients' norms are equal {where} 35 ULP, at step 2, and 3.3e-06 relatively." in printed
     assert f"Coefficients are equal {where} 6 ULP, at step 1, and 3.6e-07 relatively." in printed
@@ -169,23 +173,23 @@ def test_a_loss_that_first_differs_by_rounding_has_two_steps(compare_runs: Compa
         return [*run, *({"step": step, "logged": {"loss": loss}} for step, loss in enumerate(losses, 1))]
 
     old, jump = with_losses(OLD, 2.0, 1.0), with_losses(OLD, add_ulps(2.0, 1), 1.5)
-    (text,) = [line for line in sentences.lines(compare_runs(old, jump)) if line.startswith("loss")]
+    (text,) = [line for line in sentences.report_lines(compare_runs(old, jump)) if line.startswith("loss")]
     assert text == (
         f"loss differs from step 1 on: 2.0 and {add_ulps(2.0, 1)}, 1 ULP, which can be rounding. From step 2 on, it "
         "differs by more than 64 ULP: 1.0 and 1.5, by at most 33 %."
     )
     close = with_losses(OLD, add_ulps(2.0, 1), add_ulps(1.0, 5))
-    (text,) = [line for line in sentences.lines(compare_runs(old, close)) if line.startswith("loss")]
+    (text,) = [line for line in sentences.report_lines(compare_runs(old, close)) if line.startswith("loss")]
     end = ", by at most 6e-07 relatively, which can be rounding"
     assert text.endswith(f"{end}, or a small mistake. Only a comparison in float64 shows which.")
     wide = [[{**each, "dtype": "float64"} if "call" in each else each for each in run] for run in (old, close)]
-    (text,) = [line for line in sentences.lines(compare_runs(*wide)) if line.startswith("loss")]
+    (text,) = [line for line in sentences.report_lines(compare_runs(*wide)) if line.startswith("loss")]
     assert text.endswith(f"{end}.")
 
 
 def test_norms_that_first_differ_by_rounding_have_two_steps(compare_runs: Compared) -> None:
     new = [call(1, {"w": add_ulps(2.0, 1), "b": 0.5}), OLD[1], call(3, {"w": 3.0, "b": NEAR})]
-    text = next(line for line in sentences.lines(compare_runs(OLD, new)) if line.startswith("Gradients' norms"))
+    text = next(line for line in sentences.report_lines(compare_runs(OLD, new)) if line.startswith("Gradients' norms"))
     assert text.startswith("Gradients' norms differ from the first step on, by more than 64 ULP from step 3 on, and by")
 
 

@@ -83,7 +83,7 @@ def test_a_packed_parameter_has_one_norm_in_a_clip_per_tensor(compare_runs: Any,
     parts = "'q.weight', 'k.weight' and 'v.weight'"
     assert sentence.startswith(f"b.jsonl clips 'qkv.weight' as one tensor. a.jsonl splits this tensor into {parts}")
     assert sentence.endswith("Clip every other tensor by its own norm. Do the same for the parts of 'qkv.b'")
-    assert not any("Clipping is the same" in line for line in sentences.lines(comparison))
+    assert not any("Clipping is the same" in line for line in sentences.report_lines(comparison))
 
 
 def test_other_gradients_beside_a_packed_parameter_are_named(compare_runs: Any) -> None:
@@ -126,7 +126,7 @@ def test_without_names_fewer_gradients_can_be_packed(compare_runs: Any) -> None:
     three, fused = (without_norms(clips(each | OUT, "each")) for each in (THREE, FUSED))
     comparison = compare_runs(three, fused)
     assert cause_kinds(comparison) == []
-    assert not any(line.startswith("Ruled out") for line in sentences.lines(comparison))
+    assert not any(line.startswith("Ruled out") for line in sentences.report_lines(comparison))
     three, fused = (without_norms(clips(each | OUT, "global")) for each in (THREE, OTHER_FUSED))
     (cause,) = compare_runs(three, fused).findings
     assert "clips 4 gradients instead of 8, or it packs several weights into one" in cause.sentence
@@ -140,6 +140,6 @@ def test_without_names_fewer_gradients_can_be_packed(compare_runs: Any) -> None:
 def test_different_parameters_are_not_called_different_gradients(compare_runs: Any) -> None:
     norm = FUSED["qkv.weight"][1]
     other = {"x.weight": ([12, 8], 0.6 * norm), "y.weight": ([12, 8], 0.8 * norm), "xy.bias": FUSED["qkv.b"]}
-    lines = sentences.lines(compare_runs(clips(THREE | OUT, "global"), clips(other | OUT, "global")))
+    lines = sentences.report_lines(compare_runs(clips(THREE | OUT, "global"), clips(other | OUT, "global")))
     assert any(line.startswith("Parameters that only one run has were not compared") for line in lines)
     assert not any("The gradients differ" in line or line.startswith("Ruled out") for line in lines)

@@ -55,9 +55,11 @@ def test_words_in_another_order_are_paired_as_names(compare_runs: Any) -> None:
 
 def test_a_difference_names_the_parameter_in_both_runs(compare_runs: Any) -> None:
     new = rename_parameters(clip_line(1, {"a": 3.0, "b": 5.0, "c": 12.0}), NEW_NAMES)
-    text = "\n".join(sentences.lines(compare_runs([clip_line(1)], [new])))
+    text = "\n".join(sentences.report_lines(compare_runs([clip_line(1)], [new])))
     assert f"the norm of the gradient of 'b' ({NEW_NAMES['b']!r} in b.jsonl) is 4.0 and 5.0" in text
-    assert " in b.jsonl)" not in "\n".join(sentences.lines(compare_runs([clip_line(1)], [clip_line(1, {"a": 3.5})])))
+    assert " in b.jsonl)" not in "\n".join(
+        sentences.report_lines(compare_runs([clip_line(1)], [clip_line(1, {"a": 3.5})]))
+    )
 
 
 def test_positions_of_gradients_are_not_paired_as_names(compare_runs: Any) -> None:

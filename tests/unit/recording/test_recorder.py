@@ -367,7 +367,7 @@ def test_logged_numbers_are_compared(path: Path) -> None:
         {"loss": 2.0, "accuracy": 1},
         {"loss": 1.5, "accuracy": 1},
     ]
-    printed = sentences.lines(compare.compare(path, new_path))
+    printed = sentences.report_lines(compare.compare(path, new_path))
     assert "loss differs from step 2 on: 1.5 and 1.25, by at most 17 %." in printed
     assert "accuracy is equal at all 2 steps." in printed
 
@@ -407,6 +407,8 @@ def test_a_clip_warning_is_in_the_report_once(tmp_path: Path, is_same: bool) -> 
     comparison = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
     assert (comparison.exit_code == 0) is is_same
     printed = [
-        line for line in sentences.lines(comparison) if line.startswith("ClipWarning in new.jsonl: names= does not")
+        line
+        for line in sentences.report_lines(comparison)
+        if line.startswith("ClipWarning in new.jsonl: names= does not")
     ]
     assert printed == [f"ClipWarning in new.jsonl: {warning['warning']}"]

@@ -63,7 +63,7 @@ def test_a_right_port_with_two_biases_and_other_gates_first_is_the_same(
     tmp_path: Path, rule: str, is_old: bool
 ) -> None:
     comparison = compared(tmp_path, keras(rule), torch(rule, joins=rule == "each"), is_old)
-    text = "\n".join(sentences.lines(comparison))
+    text = "\n".join(sentences.report_lines(comparison))
     assert (comparison.exit_code, len(comparison.pairs)) == (0, 1), text
 
 
@@ -107,7 +107,7 @@ def test_gates_that_were_not_exchanged_are_named(tmp_path: Path, is_old: bool) -
 def test_gates_in_another_order_are_no_other_initial_weights(tmp_path: Path, is_old: bool) -> None:
     comparison = compared(tmp_path, keras("global"), torch("global", 2.5), is_old)
     assert "other initial weights" not in cause_kinds(comparison)
-    text = "\n".join(sentences.lines(comparison))
+    text = "\n".join(sentences.report_lines(comparison))
     assert "Not compared: the order of the elements of " in text
 
 
@@ -120,7 +120,7 @@ def test_gates_of_an_lstm_have_to_keep_their_order(
     new = [clip(1, "global", {"0": weight(array, 2.5)})]
     comparison = compared(tmp_path, old, new, is_old)
     assert [kind for kind in cause_kinds(comparison) if kind == "other initial weights"] == kinds
-    text = "\n".join(sentences.lines(comparison))
+    text = "\n".join(sentences.report_lines(comparison))
     assert ("(i, f, g, o) in PyTorch and Paddle. Transpose these weights" in text) == bool(kinds)
     assert "Not compared: the order" not in text
 

@@ -69,8 +69,8 @@ def test_losses_that_one_run_divides_by_its_backward_passes_are_compared_without
     new = lines_of("torch.optim.SGD", [1.0, 2.0], losses=losses, backward_calls=[2, 2])
     comparison = write_and_compare(tmp_path, old, new)
     for text, name in (
-        (sentences.lines(comparison), "b.jsonl"),
-        (sentences.lines(write_and_compare(tmp_path, new, old)), "a.jsonl"),
+        (sentences.report_lines(comparison), "b.jsonl"),
+        (sentences.report_lines(write_and_compare(tmp_path, new, old)), "a.jsonl"),
     ):
         assert ("loss is equal at all 4 steps." in text) == is_divided
         assert any(line.startswith(f"Losses of {name} are multiplied by 2") for line in text) == is_divided

@@ -32,7 +32,7 @@ def optimizer(step: int, rate: float = 0.125, **changes: Any) -> dict[str, Any]:
 
 
 def printed_text(comparison: RecordingComparison) -> str:
-    return "\n".join(sentences.lines(comparison))
+    return "\n".join(sentences.report_lines(comparison))
 
 
 # -- a run without any clip

@@ -77,7 +77,7 @@ def test_a_clip_of_each_micro_batch_is_named(tmp_path: Path, is_old: bool, named
         in str(comparison.findings[0])
     )
     assert "directly before optimizer.step(), outside the loop over micro-batches" in str(comparison.findings[0])
-    text = " ".join(sentences.lines(comparison))
+    text = " ".join(sentences.report_lines(comparison))
     assert "Other data or loss" not in text
     assert "Ruled out" not in text
 
@@ -122,7 +122,7 @@ CLEARING = "gradients that are not cleared"
 
 
 def ruled_out(comparison: RecordingComparison) -> str:
-    return next((each for each in sentences.lines(comparison) if each.startswith("Ruled out")), "")
+    return next((each for each in sentences.report_lines(comparison) if each.startswith("Ruled out")), "")
 
 
 def test_other_gradients_are_named_if_unrecorded_facts_may_explain_them(tmp_path: Path) -> None:

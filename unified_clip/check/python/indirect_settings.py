@@ -61,7 +61,7 @@ UNPACKED = (
 )
 
 
-class Setting(NamedTuple):
+class IndirectSetting(NamedTuple):
     node: ast.expr
     name: str
     config: ClipConfig | None = None
@@ -88,7 +88,7 @@ def _is_clip(name: Any) -> bool:
     return isinstance(name, str) and bool(placement.clip_keys(Document("", "", "python", {name: 1.0})))
 
 
-def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _set_by_text(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as setattr(args, "max_grad_norm", value)."""
     match node:
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if (
@@ -98,10 +98,10 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
             for argument in [*node.args[:2], *named]:
                 name = argument.value if isinstance(argument, ast.Constant) else None
                 if isinstance(name, str) and _is_clip(name.rpartition(".")[2]):
-                    yield Setting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
+                    yield IndirectSetting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
 
 
-def _in_clip_table(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _in_clip_table(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as cfg.train.clip_grad.params.max_norm = value.
 
     The format reads the changes in a configuration of mmengine.
@@ -112,10 +112,10 @@ def _in_clip_table(source: Source, node: ast.AST) -> Iterator[Setting]:
         ):
             names = re.findall(r"\w+", ast.unparse(target))[:-1]
             if any(map(_is_clip, names)) and names[0] not in ROOTS:
-                yield Setting(target, ast.unparse(target), why=BY_TEXT)
+                yield IndirectSetting(target, ast.unparse(target), why=BY_TEXT)
 
 
-def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _environment(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as os.environ["MAX_GRAD_NORM"] = value."""
     match node:
         case ast.Assign(targets=[ast.Subscript(value=table, slice=ast.Constant(value=name) as place)]):
@@ -125,10 +125,10 @@ def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
         case _:
             return
     if is_environment and _is_clip(name):
-        yield Setting(place, f"os.environ: {name!s}", why=IN_ENVIRONMENT)
+        yield IndirectSetting(place, f"os.environ: {name!s}", why=IN_ENVIRONMENT)
 
 
-def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _excluding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as `p.need_clip = False`."""
     match node:
         case ast.keyword(arg="need_clip", value=value):
@@ -140,10 +140,10 @@ def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
         case _:
             return
     if not (isinstance(value, ast.Constant) and value.value in (True, None)):
-        yield Setting(place, f"need_clip = {shortened(value)}", why=NEED_CLIP)
+        yield IndirectSetting(place, f"need_clip = {shortened(value)}", why=NEED_CLIP)
 
 
-def _layerwise(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _layerwise(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as optim="lomo"."""
     match node:
         case ast.keyword(arg="optim", value=value):
@@ -157,19 +157,19 @@ def _layerwise(source: Source, node: ast.AST) -> Iterator[Setting]:
                 case _:
                     return
             if name.endswith("_layerwise") or name in ("lomo", "adalomo"):
-                yield Setting(value, f'optim = "{name}"', why=LAYERWISE)
+                yield IndirectSetting(value, f'optim = "{name}"', why=LAYERWISE)
 
 
-def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as keras.optimizers.Adam(**kwargs)."""
     if isinstance(node, ast.Call) and KERAS_OPTIMIZER.match(source.dotted(node.func)):
         for keyword in node.keywords:
             if keyword.arg is None and not isinstance(keyword.value, ast.Dict):
                 name = ast.unparse(node.func)
-                yield Setting(node, name, why=UNPACKED.format(code=f"**{shortened(keyword.value)}"))
+                yield IndirectSetting(node, name, why=UNPACKED.format(code=f"**{shortened(keyword.value)}"))
 
 
-def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}.
 
     `unified-clip port` finds the key in files that import a package of PORTED. Yield no setting for these files.
@@ -179,7 +179,7 @@ def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
             table = source.followed(value)
             is_complete = isinstance(table, ast.Dict) and None not in table.keys
             if is_complete and _imports(source, "transformers") and not _has_constant(source, CLIPPING):
-                yield Setting(value, f"deepspeed = {shortened(value)}", why=NO_CLIPPING)
+                yield IndirectSetting(value, f"deepspeed = {shortened(value)}", why=NO_CLIPPING)
         case ast.Dict():
             limits = [value for key, value in _items(node) if key == CLIPPING]
             for limit in limits[-1:]:
@@ -209,7 +209,7 @@ def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
     return constants
 
 
-def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[Setting]:
+def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[IndirectSetting]:
     """Yield the effect of DeepSpeed's `gradient_clipping`, if the file imports transformers."""
     if _imports(source, "transformers") and not _imports(source, *PORTED):
         others = _constants(source, table) if table else {}
@@ -220,7 +220,7 @@ def _imports(source: Source, *packages: str) -> bool:
     return not source.packages.isdisjoint(packages)
 
 
-def _torchtitan(source: Source, node: ast.AST) -> Iterator[Setting]:
+def _torchtitan(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     match node:
         case ast.Call(func=function, keywords=keywords) if source.dotted(function).startswith("torchtitan."):
             for keyword in keywords:
@@ -230,33 +230,33 @@ def _torchtitan(source: Source, node: ast.AST) -> Iterator[Setting]:
             yield from _of_torchtitan(source, value)
 
 
-def _of_torchtitan(source: Source, value: ast.expr) -> Iterator[Setting]:
+def _of_torchtitan(source: Source, value: ast.expr) -> Iterator[IndirectSetting]:
     key = "training.max_norm"
     yield from _of_number(source, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
 
 
 def _of_number(
     source: Source, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
-) -> Iterator[Setting]:
+) -> Iterator[IndirectSetting]:
     try:
         number = source.constant(value)
     except ConfigError as error:
-        yield Setting(value, f"{FORMATS[format_].title}: {key}", why=str(error))
+        yield IndirectSetting(value, f"{FORMATS[format_].title}: {key}", why=str(error))
         return
     yield from _read(value, format_, data(number), key)
 
 
-def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Iterator[Setting]:
+def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Iterator[IndirectSetting]:
     document = Document(f"line {node.lineno}", "", "python", data)
     if not placement.clip_keys(document):
         return
     name = f"{FORMATS[format_].title}: {key}"
     try:
-        yield Setting(node, name, ClipConfig(**convert.settings((FORMATS[format_], document))))
+        yield IndirectSetting(node, name, ClipConfig(**convert.settings((FORMATS[format_], document))))
     except SetElsewhereError:
         return
     except ConfigError as error:
-        yield Setting(node, name, why=str(error))
+        yield IndirectSetting(node, name, why=str(error))
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
@@ -297,6 +297,6 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
     return RUN_TIME
 
 
-FINDERS: tuple[Callable[[Source, ast.AST], Iterator[Setting]], ...] = (
+FINDERS: tuple[Callable[[Source, ast.AST], Iterator[IndirectSetting]], ...] = (
     _set_by_text, _in_clip_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
 )  # fmt: skip

@@ -47,7 +47,7 @@ from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled_gradients, unclipped
 from .trainers import deepspeed
 
-_Known = tuple[Source, Mapping[str, config_calls.Own]]
+_Known = tuple[Source, Mapping[str, config_calls.ConfigVariable]]
 
 MEASURES = ("get_total_norm", "global_norm")
 
@@ -163,7 +163,7 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
     sources = {path: _source(path) for path in (*paths, *(user for use in uses for user in use.users))}
     of_path = {path: [use for use in uses if use.path == path] for path in sources}
     known = {path: config_calls.configurations(source, of_path[path]) for path, source in sources.items()}
-    imported: dict[Path, dict[str, config_calls.Own]] = {}
+    imported: dict[Path, dict[str, config_calls.ConfigVariable]] = {}
     for use in uses:
         for user in use.users:
             names = config_calls.imported(sources[user], use.path.stem, known[use.path])

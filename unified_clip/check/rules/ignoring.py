@@ -34,7 +34,7 @@ def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
 
 
 def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
-    is_clip = rule.clip is None or patterns.pattern(rule.clip, ".*").search(use.clip) is not None
+    is_clip = rule.clip is None or patterns.as_regex(rule.clip, ".*").search(use.clip) is not None
     return is_clip and patterns.matches(rule.path, file, root)
 
 

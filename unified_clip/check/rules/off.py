@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import patterns
-from ..clip_use import ClipUse, Found, shown
+from ..clip_use import ClipUse, FoundClips, shown
 from ..trainer_files import SOURCES
 
 NOT_UNDERSTOOD = (
@@ -31,7 +31,7 @@ def marked(use: ClipUse) -> ClipUse:
     return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)
 
 
-def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Path) -> Iterator[ClipUse]:
+def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each file that `check.off` lists and that has no known trainer.
 
     If a pattern matches a file with a known trainer, skip the Python files and base files that the pattern also

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...config.documents import DOCUMENT_KINDS
 from ...port.catalog import setting_of_base
 from .. import patterns, trainer_files
-from ..clip_use import ClipUse, Found, shown
+from ..clip_use import ClipUse, FoundClips, shown
 from ..files_to_check import below
 from ..judge import without_clip
 from ..model import Finding
@@ -50,7 +50,7 @@ def check(
     required: Sequence[str],
     paths: Sequence[Path],
     files: Sequence[Path],
-    file_uses: Found,
+    file_uses: FoundClips,
     ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
     """Return findings and notes for required paths and patterns without a clip.
@@ -87,7 +87,9 @@ def check(
     return findings, notes
 
 
-def each(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Path) -> tuple[list[ClipUse], list[str]]:
+def each(
+    globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path
+) -> tuple[list[ClipUse], list[str]]:
     """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains and has no clip.
 
     If a file leaves its clip to a library's trainer, return a note instead.
@@ -130,7 +132,7 @@ def _is_clip(use: ClipUse) -> bool:
     return not (use.unused or use.must_be_off or use.unclipped)
 
 
-def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: Found, root: Path) -> Iterator[ClipUse]:
+def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
     """If a configuration file of `check.explicit` has no clip key, yield a clip of unknown effect.
 
     If a pattern has a wildcard, skip matching files that do not look like a configuration.
@@ -151,7 +153,7 @@ def _is_configuration(file: Path) -> bool:
     return suffix in DOCUMENT_KINDS and OTHER_TOOLS.fullmatch(file.name) is None
 
 
-def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
+def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> str:
     names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""
@@ -167,7 +169,7 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
 
 
 def _paths_without_clip(
-    clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: Found
+    clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips
 ) -> Iterator[tuple[Path, Finding]]:
     """If a path contains no file with a clip, yield the path and a finding."""
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files

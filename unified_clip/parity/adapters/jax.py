@@ -37,7 +37,7 @@ if problem:
     )
 
 
-class Framework(Converter, base.Adapter):
+class FrameworkAdapter(Converter, base.Adapter):
     packages = ("jax", "jaxlib", *(["optax"] if HAS_OPTAX else []))
     families = ("tensorflow",)
 

@@ -14,7 +14,7 @@ from . import base
 from .base import Invocation, Returned
 
 
-class Framework(Converter, base.Adapter):
+class FrameworkAdapter(Converter, base.Adapter):
     packages = ("mlx",)
     families = ("torch",)
     writes = True

@@ -12,7 +12,7 @@ from ..call_outcome import LEARNING_RATE
 from . import base
 
 
-class Framework(Converter, base.Adapter):
+class FrameworkAdapter(Converter, base.Adapter):
     packages = ("numpy",)
     writes = True
 

@@ -14,7 +14,7 @@ from . import base
 from .base import Invocation, Returned
 
 
-class Framework(Converter, base.OnParameters):
+class FrameworkAdapter(Converter, base.OnParameters):
     packages = ("paddlepaddle",)
     families = ("paddle", "torch")
     utils = paddle.nn.utils

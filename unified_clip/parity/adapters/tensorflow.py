@@ -16,7 +16,7 @@ from . import base
 from .base import Invocation, Returned
 
 
-class Framework(Converter, base.Adapter):
+class FrameworkAdapter(Converter, base.Adapter):
     packages = ("tensorflow", "keras")
     families = ("tensorflow",)
 

@@ -16,7 +16,7 @@ from . import base
 from .base import Invocation, Returned
 
 
-class Framework(Converter, base.OnParameters):
+class FrameworkAdapter(Converter, base.OnParameters):
     packages = ("torch",)
     families = ("torch",)
     utils = torch.nn.utils

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ...tensors.types import Dense, Gradient
-from .torch import Framework
+from .torch import FrameworkAdapter
 
 PATIENCE = timedelta(minutes=1)
 """The maximum time that a rank waits for another rank during a case."""
@@ -25,7 +25,7 @@ PLAIN_EVERY = 4
 """Every fourth gradient of a list stays a plain tensor."""
 
 
-class Sharded(Framework):
+class ShardedAdapter(FrameworkAdapter):
     def __init__(self, size: int) -> None:
         row = init_device_mesh("cpu", (size,))
         rows = init_device_mesh("cpu", (size // 2, 2))
@@ -74,7 +74,7 @@ class Sharded(Framework):
 
 
 @contextmanager
-def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
+def process_group(rank: int, size: int, meeting: Path) -> Iterator[ShardedAdapter]:
     """Join a process group, and yield an adapter that makes DTensors. During this time, PyTorch uses one thread.
 
     meeting: The file for `torch.distributed.FileStore`. All ranks pass the same path.
@@ -82,5 +82,5 @@ def process_group(rank: int, size: int, meeting: Path) -> Iterator[Sharded]:
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(str(meeting), size)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    yield Sharded(size)
+    yield ShardedAdapter(size)
     torch.distributed.destroy_process_group()

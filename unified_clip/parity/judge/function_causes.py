@@ -15,7 +15,7 @@ from .oracle import Expected
 Results = Mapping[tuple[str, str], JudgedResult]
 
 
-def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
+def choose_causes(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
     """For each of the user's functions, choose one cause that fits all cases of the function."""
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):

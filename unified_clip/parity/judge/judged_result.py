@@ -19,7 +19,7 @@ from ..known.entries import ANY, WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..results import NativeResult, UnifiedClipResult
 from ..suite.cases import Case
-from ..suite.schema import TOLERANCE, Framework
+from ..suite.schema import TOLERANCE, FrameworkTable
 from ..workers.worker_files import WorkItem
 from . import oracle, worst_element
 from .diagnose import diagnose
@@ -63,7 +63,7 @@ def judge_result(
     item: WorkItem,
     expected: Expected,
     outcome: CallOutcome | Failure,
-    framework: Framework,
+    framework: FrameworkTable,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
     """Compare one result with the exact result, and find the cause of a difference."""
@@ -100,10 +100,10 @@ def judge_result(
         judged.differs = verdict.kind != "equal"
         if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
             judged.result.cause, judged.result.detail = cause.kind, f"{verdict.detail}; {cause.sentence}"
-    if oracle.is_long(case):
+    if oracle.is_long_vector(case):
         judged.outcome = None
         if judged.differs and judged.result:
-            elements = worst_element.find(case, expected, {mode: outcome}, [mode], framework.tolerance)
+            elements = worst_element.find_worst_element(case, expected, {mode: outcome}, [mode], framework.tolerance)
             judged.result.details = elements.get(mode)
     return judged
 
@@ -113,4 +113,4 @@ def worst_elements(
 ) -> dict[str, WorstElement]:
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
-    return worst_element.find(case, expected, outcomes, differing, tolerance)
+    return worst_element.find_worst_element(case, expected, outcomes, differing, tolerance)

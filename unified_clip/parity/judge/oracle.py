@@ -39,7 +39,7 @@ def expect(case: Case) -> Expected:
         return Expected()
     if case.call.is_adaptive:
         by_steps = case.call.style == "steps"
-        return with_update(case, after_steps(case) if by_steps else Expected(gradients=by_units(case)))
+        return with_update(case, after_steps(case) if by_steps else Expected(gradients=clipped_by_units(case)))
     gradients = [densify(gradient) for gradient in case.gradients]
     call, arguments = case.call, case.arguments
     present = _counted(case)
@@ -122,10 +122,10 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
         return _clipped(call, case.arguments, gradient, norms[index], extreme)
 
     results = Lazily(make, len(gradients))
-    return results if is_long(case) else list(results)
+    return results if is_long_vector(case) else list(results)
 
 
-def is_long(case: Case) -> bool:
+def is_long_vector(case: Case) -> bool:
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in tensors if each is not None) >= MAX_KEPT
 
@@ -208,7 +208,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """
     rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
     settings = adaptive_calls.settings(case.arguments)
-    steps = adaptive_calls.split([densify(gradient) for gradient in case.gradients], case.arguments["steps"])
+    steps = adaptive_calls.split_steps([densify(gradient) for gradient in case.gradients], case.arguments["steps"])
     if totals is None:
         totals = [_norm([each for each in step if each is not None], 0) for step in steps]
 
@@ -236,7 +236,7 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     )
 
 
-def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
+def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return the clipped gradients of a case with adaptive gradient clipping.
 
     extremes: Two values of `extreme`, as in `counted_norm`. The first value is for the gradients, and the second value

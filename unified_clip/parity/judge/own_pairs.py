@@ -9,18 +9,18 @@ from typing import NamedTuple
 from ...tensors.types import Dense
 from ..call_outcome import CallOutcome
 from ..known.entries import size_in_words
-from ..known.measure import difference, values
+from ..known.measure import measured_difference, values
 from ..results import CaseResult, NativeResult, OwnPair
 from ..suite.cases import Case
 from ..suite.public_calls import CALLS
-from ..suite.schema import Framework
+from ..suite.schema import FrameworkTable
 
 
 def compare(
     case: Case,
     results: Mapping[str, NativeResult],
     outcomes: Mapping[str, CallOutcome | None],
-    frameworks: Mapping[str, Framework],
+    frameworks: Mapping[str, FrameworkTable],
 ) -> list[OwnPair]:
     own = [name for name, result in results.items() if result.is_users and not result.is_failure]
     pairs = []
@@ -54,7 +54,7 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
             continue
         if [each and each.array.shape for each in a] != [each and each.array.shape for each in b]:
             return "they return gradients of different shapes", None
-        distance = difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
+        distance = measured_difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
         if not distance.is_finite:
             return f"only one of them has inf or NaN in the {name}", None
         sizes.append(distance.size)
@@ -75,7 +75,7 @@ class _Own(NamedTuple):
         return f"{self.text} ({self.framework}, {self.name})"
 
 
-def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
+def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, FrameworkTable]) -> list[str]:
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
         _Own(framework, name, text)

@@ -227,7 +227,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     if outcome.gradients is None or expected.gradients is None:
         return False
     if case.call.style == "units":
-        candidates = [oracle.by_units(case, extremes) for extremes in product((0, -1, 1), repeat=2)]
+        candidates = [oracle.clipped_by_units(case, extremes) for extremes in product((0, -1, 1), repeat=2)]
         return all(map(_explained, case.clipped_inputs, outcome.gradients, *candidates)) and _has_update(outcome)
     assert outcome.norm
     assert expected.norm

@@ -23,7 +23,7 @@ from .verdict import STAGES, coefficients
 Tensors = Sequence[Dense | None]
 
 
-def find(
+def find_worst_element(
     case: Case,
     right: Expected,
     outcomes: Mapping[str, CallOutcome],
@@ -119,7 +119,7 @@ def _places(exact: Tensors, results: Tensors, by: Side, inputs: Sequence[Gradien
                 size, order = 0.0, distances
                 if by == "native":
                     result, exact_values = tensor.values().reshape(-1), right.values().reshape(-1)
-                    off = measure.difference([result], [exact_values], measure.values([inputs[index]]))
+                    off = measure.measured_difference([result], [exact_values], measure.values([inputs[index]]))
                     size = off.size if off.is_finite else math.inf
                     with np.errstate(invalid="ignore"):
                         order = np.nan_to_num(np.abs(result - exact_values)[differ], nan=math.inf, posinf=math.inf)

@@ -89,7 +89,7 @@ class NativeDeviation:
     """A sentence about a rejected cause: the cause explains this case, but another case contradicts the cause."""
 
 
-class Difference(Protocol):
+class NativeDifference(Protocol):
     @property
     def function(self) -> str | None: ...
 
@@ -203,14 +203,14 @@ class KnownDifference(schema.Table):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
-    def is_for(self, framework: str, case: str, difference: Difference) -> bool:
+    def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
         """Return whether the framework, the case, the function and the kind of the difference match the entry."""
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(difference.function or "")
         return named is not None and is_match(case, self.cases)
 
-    def covers(self, framework: str, case: str, difference: Difference) -> bool:
+    def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
         """Return whether the entry accepts a difference of this kind and cause, regardless of the size."""
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
@@ -248,7 +248,7 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
     return any(_pattern(text).fullmatch(case) for text in patterns)
 
 
-def recorded_cause(difference: Difference) -> str:
+def recorded_cause(difference: NativeDifference) -> str:
     """Return the value of `cause` for an entry: the kind of the cause, or the class of an error.
 
     Return '' for kinds that are not in WITH_CAUSE.
@@ -258,7 +258,7 @@ def recorded_cause(difference: Difference) -> str:
     return (difference.cause_kind or UNKNOWN) if difference.kind in WITH_CAUSE else ""
 
 
-def cause_value(differences: Iterable[Difference]) -> str | list[str]:
+def cause_value(differences: Iterable[NativeDifference]) -> str | list[str]:
     causes = sorted({recorded_cause(difference) for difference in differences})
     return causes[0] if len(causes) == 1 else causes
 

@@ -32,9 +32,9 @@ def measure(
         return _error(case, outcome)
     if case.options.raises:
         return NativeDeviation(outcome.name, "returns", detail=_first_numbers(outcome))
-    parts = dict[str, Difference]()
+    parts = dict[str, MeasuredDifference]()
     if outcome.norm is not None and expected.wide_norm is not None and outcome.norm.array.size == 1:
-        parts["norm"] = difference([outcome.norm.values()], [np.asarray(expected.wide_norm)], [])
+        parts["norm"] = measured_difference([outcome.norm.values()], [np.asarray(expected.wide_norm)], [])
     kind: DifferenceKind | Literal[""] = "form" if outcome.fault else ""
     if outcome.gradients is not None and expected.gradients is not None:
         results: Sequence[Dense | None] | None = outcome.gradients
@@ -43,7 +43,7 @@ def measure(
             kind = "elements" if results is None else "form"
         if results is not None:
             sides = (results, expected.gradients, case.clipped_inputs)
-            parts["gradients"] = difference(*map(values, sides))
+            parts["gradients"] = measured_difference(*map(values, sides))
     not_finite = cast(NotFinite, " and ".join(name for name, part in parts.items() if not part.is_finite))
     size = max((part.size for part in parts.values() if part.size > tolerance or part.has_nonzero), default=0.0)
     if not kind and (size or not_finite):
@@ -81,7 +81,7 @@ def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
     return NativeDeviation(outcome.name, kind, detail=detail)
 
 
-class Difference(NamedTuple):
+class MeasuredDifference(NamedTuple):
     size: float = 0.0
     """The largest relative difference of finite numbers."""
 
@@ -95,7 +95,7 @@ class Difference(NamedTuple):
 Arrays = Sequence[Float64s]
 
 
-def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
+def measured_difference(results: Arrays, exact: Arrays, inputs: Arrays) -> MeasuredDifference:
     """Return the largest relative difference between results and exact results.
 
     Differences are divided by the largest finite element of the exact array. If this element is 0, the divisor
@@ -114,7 +114,7 @@ def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
         has_nonzero = has_nonzero or bool(distance and not largest)
         size = max(size, distance / (largest or overall or 1.0))
         is_finite = is_finite and bool((both | same).all())
-    return Difference(min(size, sys.float_info.max), is_finite, has_nonzero)
+    return MeasuredDifference(min(size, sys.float_info.max), is_finite, has_nonzero)
 
 
 def _largest(arrays: Arrays) -> float:

@@ -14,7 +14,7 @@ from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult,
 from . import baseline, compared_functions
 
 
-def report(
+def build_report(
     frameworks: Sequence[str], cases: Sequence[CaseResult], known: Sequence[KnownDifferenceResult] = (), **fields: Any
 ) -> ParityReport:
     """Return a report. `fields` are values of other fields of `ParityReport`, such as `versions`."""
@@ -57,7 +57,7 @@ def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityRepor
     return with_changes(report.model_copy(update={"known": known, "strict": True}), report.baseline)
 
 
-def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
+def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[str]:
     """Return notes about known differences that lack a cause or a reason."""
     entries = [entry for entry in known if entry.incomplete]
     return [*(_without_cause(entries) if entries else []), *_without_reason(known)]

@@ -17,7 +17,7 @@ LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
 """The stages that can represent the result of a call: the tensors, or the norm if there are no tensors."""
 
 
-class Function(NamedTuple):
+class FunctionResult(NamedTuple):
     """A result of a framework's function, with the first case that has this result."""
 
     result: NativeResult
@@ -25,18 +25,18 @@ class Function(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class RuleRow:
     gradients: str
     rule: str
     cases: Sequence[CaseResult]
 
-    def functions(self, framework: str) -> list[Function]:
-        functions: dict[tuple[object, ...], Function] = {}
+    def functions(self, framework: str) -> list[FunctionResult]:
+        functions: dict[tuple[object, ...], FunctionResult] = {}
         for case in self.cases:
             native = case.natives.get(framework)
             if native and native.function:
                 key = native.function, native.verdict, native.norm, native.gradients, native.kind
-                functions.setdefault(key, Function(native, case.name))
+                functions.setdefault(key, FunctionResult(native, case.name))
         return list(functions.values())
 
     @cached_property
@@ -58,11 +58,11 @@ class Row:
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 
 
-def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
+def rule_rows(report: ParityReport, frameworks: Sequence[str]) -> list[RuleRow]:
     """Return a row for each rule for which two or more frameworks have a function."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:
             groups.setdefault((case.gradients, case.rule), []).append(case)
-    all_rows = [Row(gradients, rule, cases) for (gradients, rule), cases in groups.items()]
+    all_rows = [RuleRow(gradients, rule, cases) for (gradients, rule), cases in groups.items()]
     return [row for row in all_rows if sum(bool(row.functions(name)) for name in frameworks) > 1]

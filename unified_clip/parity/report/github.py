@@ -30,6 +30,6 @@ def _place(problem: Problem, root: Path) -> dict[str, Any]:
     """If the problem is in a function of the user, return the keys `file` and `line`. Otherwise, return {}."""
     if ".py:" not in (problem.function or ""):
         return {}
-    path, name = own_functions.split(problem.function or "", root)
+    path, name = own_functions.split_name(problem.function or "", root)
     line = own_functions.lines_of(path).get(name)
     return {"file": safe(os.path.relpath(path))} | ({"line": line} if line else {})

@@ -149,8 +149,8 @@ class View:
         return [name for name in self.report.frameworks if NATIVE in self.modes(name)]
 
     @cached_property
-    def by_rule(self) -> list[by_rule.Row]:
-        return by_rule.rows(self.report, self.natives)
+    def by_rule(self) -> list[by_rule.RuleRow]:
+        return by_rule.rule_rows(self.report, self.natives)
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
@@ -212,13 +212,13 @@ def _breakable(name: str) -> Markup:
 
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
     """Yield (title, description, plot) for each plot that has numbers."""
-    if plot := plots.histogram(report):
+    if plot := plots.plot_ulps(report):
         words = (
             "Number of results by distance from the exact result. The distance is that of the first stage that "
             "differs: norm, coefficient, gradients or parameters. Bars are log-scaled."
         )
         yield "Distances from the exact results", words, plot
-    if plot := plots.norms(report):
+    if plot := plots.plot_norms(report):
         words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."
         yield "Norms of the frameworks' functions", words, plot
     if plot := run_plots.clips([clip_points(recorded)]):

@@ -25,7 +25,7 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
 )
 
 
-def histogram(report: ParityReport) -> Markup | None:
+def plot_ulps(report: ParityReport) -> Markup | None:
     sides: tuple[Side, ...] = ("ours", "native")
     rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
     rows = [(name, side, counts) for name, side, counts in rows if counts]
@@ -80,7 +80,7 @@ class Point(NamedTuple):
     case: str
 
 
-def norms(report: ParityReport) -> Markup | None:
+def plot_norms(report: ParityReport) -> Markup | None:
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases

@@ -63,13 +63,13 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
         bool(count % steps) or not count,
         f"{count} gradients cannot be split into {steps} equal steps. Correct `steps` or the number of gradients",
     )
-    lists = split(gradients, steps)
+    lists = split_steps(gradients, steps)
     yield (
         any(all(each is None for each in step) for step in lists),
         "all gradients of a step are None. Give each step at least one gradient that is not None",
     )
 
 
-def split(tensors: Sequence[Any], steps: int) -> list[Sequence[Any]]:
+def split_steps(tensors: Sequence[Any], steps: int) -> list[Sequence[Any]]:
     size = len(tensors) // steps
     return [tensors[start : start + size] for start in range(0, steps * size, max(size, 1))]

@@ -161,7 +161,7 @@ def _cases(
     calls = [_call(call, f"{place}, calls {number}") for number, call in enumerate(table.calls, 1)]
     calls += [_call(call, f"{place}, rules") for call in _from_rules(table, place)]
     for config in table.configs:
-        configured = from_config.calls(directory / config, f"{place}, configs")
+        configured = from_config.calls_of_config(directory / config, f"{place}, configs")
         calls += [_call(call, f"{place}, configs") for call in configured]
     options = CaseOptions(**table.model_dump(include=set(CaseOptions.model_fields)))
     call_form = CallForm(**table.model_dump(include=set(CallForm.model_fields)))

@@ -22,7 +22,7 @@ NAMES = {
 """{(rule, family) of a configuration: (public function, name of the argument for the threshold)}."""
 
 
-def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
+def calls_of_config(path: Path, place: str) -> Iterator[dict[str, Any]]:
     """Yield a call for each threshold of a configuration."""
     try:
         config = ClipConfig.load(path)

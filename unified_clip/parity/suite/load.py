@@ -16,7 +16,7 @@ from ..known.entries import KnownDifference
 from ..modes import OnRequest, modes_of
 from . import cases, own_functions, schema
 from .cases import Case
-from .schema import Framework, SuiteError
+from .schema import FrameworkTable, SuiteError
 
 FILE = "suite.toml"
 
@@ -24,7 +24,7 @@ FILE = "suite.toml"
 @dataclass(frozen=True)
 class Suite:
     cases: Sequence[Case]
-    frameworks: Mapping[str, Framework]
+    frameworks: Mapping[str, FrameworkTable]
     known: Sequence[KnownDifference] | None = ()
     """The known differences, or None if the suite has no list. Without a list, differences of the frameworks' functions
     do not fail the run.
@@ -126,7 +126,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)
 
 
-def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
+def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -> FrameworkTable:
     """Add default values to a `[frameworks.NAME]` table, and return the table.
 
     tolerance: The default tolerance.

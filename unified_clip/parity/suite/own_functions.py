@@ -11,7 +11,7 @@ from pathlib import Path
 from ..modes import NATIVE
 from .cases import Case
 from .public_calls import CALLS
-from .schema import Framework, SuiteError, no_such
+from .schema import FrameworkTable, SuiteError, no_such
 
 STYLES = ("in place", "list", "each", "measure")
 """The styles of calls for which users can write a function. For classes, hooks and adaptive rules, this is not
@@ -25,7 +25,7 @@ MOST_NAMES = 10
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
 
-def split(text: str, root: Path) -> tuple[Path, str]:
+def split_name(text: str, root: Path) -> tuple[Path, str]:
     """Convert FILE.py:FUNCTION to (absolute path of the file, name of the function)."""
     path, _, name = text.rpartition(":")
     return (root / path).absolute(), name
@@ -40,7 +40,7 @@ def lines_of(path: Path) -> dict[str, int]:
     return {node.name: node.lineno for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
-def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
+def check(name: str, framework: FrameworkTable, file: Path, cases: Sequence[Case]) -> None:
     for public_name, text in framework.functions.items():
         place = f"{file}, frameworks.{name}.functions.{public_name}"
         if public_name not in CALLS:
@@ -53,13 +53,13 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"
             raise SuiteError(f"{place}: modes lacks {NATIVE}, the mode that runs the function. {remedy}")
-        path, function = split(text, file.parent)
+        path, function = split_name(text, file.parent)
         if not path.is_file():
             raise SuiteError(f"{place}: there is no file {path}. {_remedy(public_name, text, path, function)}")
         if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
             problem = f"{path} has no function {function!r}"
             raise SuiteError(f"{place}: {problem}. {_remedy(public_name, text, path, function)}")
-        if not any(calls(case, public_name, name) for case in cases):
+        if not any(uses_function(case, public_name, name) for case in cases):
             raise SuiteError(
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
                 f"calls of a [[cases]] table for the framework {name} and the mode {NATIVE}, or remove this line"
@@ -92,7 +92,7 @@ def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
     return f"Its functions are {', '.join(listed)}. {advice}"
 
 
-def calls(case: Case, public_name: str, framework: str) -> bool:
+def uses_function(case: Case, public_name: str, framework: str) -> bool:
     modes = case.options.modes
     return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
 

@@ -192,7 +192,7 @@ class CasesFile(Table):
 CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "adaptive"]
 
 
-class Framework(Table):
+class FrameworkTable(Table):
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
     """The Python interpreter that runs the worker, or the interpreter's virtual environment. The path is relative to
@@ -231,7 +231,8 @@ class SuiteFile(CasesFile):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = TIMEOUT
     tolerance: Tolerance = TOLERANCE
     frameworks: Annotated[
-        dict[str, Framework], Field(min_length=1, examples=["a table for each framework, such as [frameworks.torch]"])
+        dict[str, FrameworkTable],
+        Field(min_length=1, examples=["a table for each framework, such as [frameworks.torch]"]),
     ]
 
     @model_validator(mode="before")

@@ -17,7 +17,7 @@ from .schema import SuiteError
 MOST_NEAR = 5
 
 
-def only(suite: Suite, names: Sequence[str]) -> Suite:
+def only_frameworks(suite: Suite, names: Sequence[str]) -> Suite:
     unknown = [name for name in names if name not in suite.frameworks]
     if unknown:
         known = ", ".join(suite.frameworks)

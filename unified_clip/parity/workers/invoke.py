@@ -241,7 +241,7 @@ def _limits(invocation: Invocation) -> dict[str, Any]:
 
 
 def _first_state(invocation: Invocation) -> Any:
-    (first, *_) = adaptive_calls.split(invocation.gradients, invocation.arguments["steps"])
+    (first, *_) = adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"])
     return invocation.once("state", lambda: adaptive.initial_state(invocation.rule, list(first)))
 
 
@@ -251,7 +251,7 @@ def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> Call
     In the result, the norm is a list: the norm of each step, and then the state after the last step.
     """
     state, norms, gradients = _first_state(invocation), [], []
-    for step in adaptive_calls.split(invocation.gradients, invocation.arguments["steps"]):
+    for step in adaptive_calls.split_steps(invocation.gradients, invocation.arguments["steps"]):
         clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))
         norms.append(norm)
         gradients += clipped

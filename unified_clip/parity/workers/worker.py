@@ -73,7 +73,8 @@ def main() -> None:
     try:
         if options.framework == "tensorflow":
             _workers.import_tensorflow()
-        adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}").Framework()
+        module = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}")
+        adapter: Adapter = module.FrameworkAdapter()
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("unified_clip"):
             raise
@@ -163,7 +164,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
     function = None
     if text := options.functions.get(name):
         place = f"{options.framework}.{name}"
-        file, function_name = own_functions.split(text, options.root)
+        file, function_name = own_functions.split_name(text, options.root)
         function = UserFunction(text, file, function_name, place, options.returns.get(name, ""))
     return {**case, "user_function": function}
 

@@ -32,7 +32,7 @@ def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return None
 
 
-def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
+def repeated_parameter(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for run, line, other in _sides(point, pair):
         if line.repeated and not other.repeated:
             count = f"{line.repeated} parameter{'s' * (line.repeated != 1)}"
@@ -73,7 +73,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
     )
 
 
-def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
+def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if the exact norms agree, but a run clips by an inexact norm."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):

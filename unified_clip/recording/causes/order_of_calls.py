@@ -25,7 +25,7 @@ RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "p
 """One run clips by the total norm. Each value is the clip rule of the other run."""
 
 
-def twice(point: DivergencePoint) -> Cause | None:
+def clipped_twice(point: DivergencePoint) -> Cause | None:
     clips = [(run, again) for run, again in _possibly_again(point) if again is not None]
     if len(clips) != 1:  # if both runs clip twice, this is not their difference
         return None
@@ -67,7 +67,7 @@ def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Agai
     return (norms[0][0], coef, norms[0][1]) if is_same else None
 
 
-def shifted(point: DivergencePoint) -> Cause | None:
+def shifted_steps(point: DivergencePoint) -> Cause | None:
     for run, other in point.both_ways():
         for shift in (1, 2):
             norms = [
@@ -134,7 +134,7 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
     return None
 
 
-def per_tensor(point: DivergencePoint) -> Cause | None:
+def per_tensor_for_global(point: DivergencePoint) -> Cause | None:
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
         if line is None or line.rule != "global" or line.norm_type != 2 or not rest:
@@ -186,7 +186,7 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
     return calls_by_step(run).get(step, [])
 
 
-def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
+def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     """If one run clips per tensor or per group, report the clip rule as the divergence.
 
     The recorded rules do not show this difference: a loop that clips each parameter in its own call records "global".

@@ -45,8 +45,12 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that agrees with the recorded numbers at a divergence."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
-        cause = order_of_calls.never_clips(point) or order_of_calls.twice(point) or order_of_calls.left_out_calls(point)
-        cause = cause or order_of_calls.per_tensor(point) or order_of_calls.one_is_shorter(point)
+        cause = (
+            order_of_calls.never_clips(point)
+            or order_of_calls.clipped_twice(point)
+            or order_of_calls.left_out_calls(point)
+        )
+        cause = cause or order_of_calls.per_tensor_for_global(point) or order_of_calls.one_is_shorter(point)
         return [cause] if cause else []
     if point.first.is_noise:
         return [_noise(point)]
@@ -54,10 +58,10 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     exclusive = (
         before_clips.still_scaled(point, pair)
         or _not_finite(point, pair)
-        or before_clips.repeated(point, pair)
-        or order_of_calls.twice(point)
-        or order_of_calls.per_tensor(point)
-        or order_of_calls.shifted(point)
+        or before_clips.repeated_parameter(point, pair)
+        or order_of_calls.clipped_twice(point)
+        or order_of_calls.per_tensor_for_global(point)
+        or order_of_calls.shifted_steps(point)
         or weight_decay.before_the_clip(point, pair)
         or recurrent.split_tensor(point, pair)
         or _before_clipping(point, pair)
@@ -70,7 +74,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     independent = (
         *_causes_in_settings(point, pair),
         _no_effect(point, pair),
-        before_clips.other_norm(point, pair) or rounded_coefficient(point, pair),
+        before_clips.inexact_norm(point, pair) or rounded_coefficient(point, pair),
         _other_weights_of_groups(point) if exclusive and exclusive.kind in order_of_calls.RULES_FOR_GLOBAL else None,
         _rounding(point),
     )

@@ -169,7 +169,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         ruled_out=unexplained.ruled_out(comparison),
         runs=list(map(_run, comparison.runs)),
         distances=_distances(comparison),
-        sentences=sentences.lines(comparison),
+        sentences=sentences.report_lines(comparison),
     )
 
 
@@ -197,7 +197,7 @@ def _run(run: RecordedRun) -> Run:
     processes = run.header.processes
     return Run(
         file=str(run.path),
-        about=sentences.about(run),
+        about=sentences.describe_run(run),
         started=run.header.started,
         unified_clip=run.header.unified_clip,
         command=list(processes[0].arguments) if processes else [],

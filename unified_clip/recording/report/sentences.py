@@ -37,10 +37,10 @@ class Explanation(NamedTuple):
     why: list[str]
 
 
-def lines(comparison: RecordingComparison) -> list[str]:
+def report_lines(comparison: RecordingComparison) -> list[str]:
     causes = ruled_out(comparison)
     return [
-        *map(about, comparison.runs),
+        *map(describe_run, comparison.runs),
         *with_remedies(describe(comparison), remedies(comparison)),
         *largest_differences(comparison),
         *loss_sentences(comparison),
@@ -59,7 +59,7 @@ def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequenc
         yield from advice
 
 
-def about(run: RecordedRun) -> str:
+def describe_run(run: RecordedRun) -> str:
     folded = ""
     if run.recorded > len(run.lines):
         rest = "the calls of a loop count as one. Calls without gradients, and steps that one run skips, are left out"

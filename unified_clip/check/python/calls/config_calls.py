@@ -25,7 +25,7 @@ METHOD_KINDS = {
 }  # fmt: skip
 
 
-class Own(NamedTuple):
+class ConfigVariable(NamedTuple):
     """A variable or attribute that contains a configuration, or a clipper of a configuration."""
 
     config: ClipConfig
@@ -33,8 +33,8 @@ class Own(NamedTuple):
 
 
 def configurations(
-    source: Source, uses: Sequence[ClipUse], imports: Mapping[str, Own] = MappingProxyType({})
-) -> dict[str, Own]:
+    source: Source, uses: Sequence[ClipUse], imports: Mapping[str, ConfigVariable] = MappingProxyType({})
+) -> dict[str, ConfigVariable]:
     """Return the configuration or clipper of each variable and attribute. The keys are code, such as "self.clip".
 
     imports: The configurations and clippers that the file imports.
@@ -52,14 +52,16 @@ def configurations(
     return known
 
 
-def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int], ClipConfig]) -> Own | None:
+def _own(
+    node: ast.expr, known: Mapping[str, ConfigVariable], made: Mapping[tuple[int, int], ClipConfig]
+) -> ConfigVariable | None:
     match node:
         case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
             own = _own(owner, known, made)
             return own._replace(is_clipper=True) if own is not None else None
         case ast.Call(func=function):
             config = made.get((function.lineno, function.col_offset + 1))
-            return Own(config) if config is not None else None
+            return ConfigVariable(config) if config is not None else None
         case ast.IfExp(body=body, orelse=orelse):
             return _own(body, known, made) or _own(orelse, known, made)
         case ast.Name() | ast.Attribute():
@@ -67,7 +69,7 @@ def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int]
     return None
 
 
-def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
+def unused_clippers(source: Source, path: Path, known: Mapping[str, ConfigVariable]) -> Iterator[ClipUse]:
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
@@ -87,20 +89,20 @@ def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Ite
                 yield marked
 
 
-def imported(source: Source, module: str, known: Mapping[str, Own]) -> dict[str, Own]:
+def imported(source: Source, module: str, known: Mapping[str, ConfigVariable]) -> dict[str, ConfigVariable]:
     nodes = [node for node in source.nodes if isinstance(node, ast.ImportFrom)]
     names = [alias for node in nodes if (node.module or "").rpartition(".")[2] == module for alias in node.names]
     return {alias.asname or alias.name: known[alias.name] for alias in names if alias.name in known}
 
 
-def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, str, Own]]:
+def calls(source: Source, known: Mapping[str, ConfigVariable]) -> Iterator[tuple[ast.Call, str, ConfigVariable]]:
     for call in source.calls:
         method, own = _method(call, known)
         if own is not None:
             yield call, method, own
 
 
-def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
+def read(source: Source, path: Path, known: Mapping[str, ConfigVariable]) -> Iterator[ClipUse]:
     """Yield each call whose effect is unknown, or differs from the effect of its configuration."""
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
@@ -113,7 +115,7 @@ def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipU
             yield replace(use, config=narrowed)
 
 
-def _method(call: ast.Call, known: Mapping[str, Own]) -> tuple[str, Own | None]:
+def _method(call: ast.Call, known: Mapping[str, ConfigVariable]) -> tuple[str, ConfigVariable | None]:
     if (own := _own(call.func, known, {})) is not None:
         return "__call__", own
     if isinstance(call.func, ast.Attribute) and call.func.attr in METHOD_KINDS:

@@ -18,7 +18,7 @@ from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
 from ... import command_lines
 from ...clip_use import ClipUse, shown
-from ...command_lines import Setting, is_clip
+from ...command_lines import CommandLineSetting, is_clip
 from . import parsed_arguments
 
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
@@ -70,7 +70,7 @@ def find(source: Source, code: str) -> Option | None:
 
 
 def _is_clip(name: str) -> bool:
-    return is_clip(Setting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
+    return is_clip(CommandLineSetting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
 
 
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
