@@ -18,7 +18,7 @@ from typing import Any
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.oracle import Expected
 from unified_clip.parity.suite import cases, schema
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.tensors.types import Gradient, Sparse
 
 VECTORS = Path(__file__).parents[1] / "conformance"

@@ -20,7 +20,7 @@ from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import DEVICE, HOST, IN_GRAPHS, NATIVE
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.public_calls import CALLS
 from unified_clip.parity.workers import worker, worker_files
 from unified_clip.parity.workers.worker_files import WorkItem

@@ -12,7 +12,7 @@ from unified_clip.parity import modes
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import PROCESSES
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.worker_files import WorkItem
 

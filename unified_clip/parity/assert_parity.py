@@ -19,7 +19,7 @@ from .judge.verdict import compare_with_exact
 from .modes import HOST
 from .run_suite import AT_ONCE
 from .suite import cases
-from .suite.cases import Case
+from .suite.case import Case
 from .suite.schema import SuiteError
 from .workers import run_worker
 from .workers.worker_files import WorkItem

@@ -20,7 +20,7 @@ from .report import build
 from .report.terminal_case import command
 from .results import CaseResult, FrameworkResult, KnownDifferenceResult, NativeResult, ParityReport, differing_stages
 from .suite import own_functions
-from .suite.cases import Case
+from .suite.case import Case
 from .suite.load import Suite
 from .workers import run_worker
 from .workers.run_worker import WorkerResults
@@ -60,31 +60,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         )
 
     started = datetime.now(UTC)
-    jobs = worker_jobs(suite)
-    run_worker.STOP.clear()
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        try:
-            pending = [(name, threads.submit(work, name, items)) for name, items in jobs]
-            for case in suite.cases:
-                expected(case)
-            results = {name: WorkerResults() for name in suite.frameworks}
-            for name, future in pending:
-                while not future.done():  # a wait without a timeout misses a signal that arrived just before it
-                    wait([future], POLL_SECONDS)
-                part = future.result()
-                results[name].by_case |= part.by_case
-                results[name].versions |= part.versions
-                results[name].printed += part.printed
-        except BaseException:
-            run_worker.STOP.set()  # and do not clear it: an interrupted submit leaves an unknown thread
-            threads.shutdown(cancel_futures=True)
-            raise
-    notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
-    notes += suite.notes
-    for name, each in results.items():
-        lines = dict.fromkeys(each.printed)
-        notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
-    notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
+    results = _run_workers(suite, expected, work)
+    notes = _notes_on_run(suite, results)
     function_causes.choose_causes(suite.cases, expected, {name: each.by_case for name, each in results.items()})
     known = _judge_natives(suite, results)
     notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
@@ -106,6 +83,41 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     )
     second_call.call_again(suite, report, second_call.unexplained_results(report))
     return build.with_changes(report, None)
+
+
+def _run_workers(
+    suite: Suite, expected: ExpectedResults, work: Callable[[str, Sequence[WorkItem]], WorkerResults]
+) -> dict[str, WorkerResults]:
+    """Run all workers in parallel. Meanwhile, compute the exact results."""
+    jobs = worker_jobs(suite)
+    run_worker.STOP.clear()
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            pending = [(name, threads.submit(work, name, items)) for name, items in jobs]
+            for case in suite.cases:
+                expected(case)
+            results = {name: WorkerResults() for name in suite.frameworks}
+            for name, future in pending:
+                while not future.done():  # a wait without a timeout misses a signal that arrived just before it
+                    wait([future], POLL_SECONDS)
+                part = future.result()
+                results[name].by_case |= part.by_case
+                results[name].versions |= part.versions
+                results[name].printed += part.printed
+        except BaseException:
+            run_worker.STOP.set()  # and do not clear it: an interrupted submit leaves an unknown thread
+            threads.shutdown(cancel_futures=True)
+            raise
+    return results
+
+
+def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
+    notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
+    notes += suite.notes
+    for name, each in results.items():
+        lines = dict.fromkeys(each.printed)
+        notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
+    return notes + [f"Not called in this run: {function}." for function in _not_called(suite, results)]
 
 
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unified_clip.parity.suite.call_form import CallForm
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import CaseOptions
 from unified_clip.tensors import arithmetic, types
 from unified_clip.tensors.types import Dense

@@ -12,7 +12,7 @@ from support.parity.runs import exact_outcome
 
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, oracle
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
 

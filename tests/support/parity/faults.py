@@ -10,7 +10,7 @@ from support.parity.cases import dense
 
 from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.tensors.arithmetic import nearest_float
 from unified_clip.tensors.norms import exact_norm, norm_dtype
 from unified_clip.tensors.types import Dense

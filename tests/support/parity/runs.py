@@ -17,7 +17,7 @@ from unified_clip.parity.judge import oracle
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.run_worker import WorkerResults
 from unified_clip.parity.workers.worker_files import WorkItem

@@ -14,7 +14,7 @@ from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.suite import load
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import SuiteError
 from unified_clip.tensors.types import Dense
 

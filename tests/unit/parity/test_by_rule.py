@@ -15,7 +15,7 @@ from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.report import by_rule, page
 from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 
 FRAMEWORKS = """
     [frameworks.torch]

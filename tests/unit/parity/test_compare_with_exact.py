@@ -15,7 +15,7 @@ from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import judged_result, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, HOST
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors import ulp

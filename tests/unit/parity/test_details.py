@@ -17,7 +17,7 @@ from unified_clip.parity.judge import oracle, worst_element
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.report import compared_functions, page
 from unified_clip.parity.results import FrameworkResult
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.tensors.types import Dense
 
 GRADIENTS = [dense([[3.0, 4.0], [1.0, 2.0]]), None, dense([8.0, 1.0])]

@@ -17,7 +17,7 @@ from support.parity.runs import exact_outcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import compare_with_exact
 from unified_clip.parity.modes import HOST
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.tensors.norms import exact_norm
 from unified_clip.tensors.types import digest
 

@@ -20,7 +20,7 @@ from unified_clip.parity.judge import diagnose, function_causes, judged_result, 
 from unified_clip.parity.judge.judged_result import JudgedResult
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.tensors.types import densify
 

@@ -14,7 +14,7 @@ from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.known import measure
 from unified_clip.parity.known.entries import NativeDeviation, size_in_words
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import CaseOptions
 from unified_clip.tensors.types import Sparse
 

@@ -18,7 +18,7 @@ from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.results import NativeResult
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.parity.workers import user_function, worker
 from unified_clip.parity.workers.user_function import UserFunction

@@ -18,7 +18,7 @@ from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import public_calls, schema, select
 from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, structure
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.load import Suite
 from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable, SuiteError
 from unified_clip.parity.workers import run_worker, worker_files

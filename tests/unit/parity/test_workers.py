@@ -27,7 +27,7 @@ from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.parity.workers import run_worker, worker, worker_files
 from unified_clip.parity.workers.failures import MAX_FAILURES
 from unified_clip.parity.workers.worker import by_kernels_in_graph, versions

@@ -17,7 +17,7 @@ from unified_clip.parity.call_outcome import CallOutcome
 from unified_clip.parity.judge import diagnose, oracle
 from unified_clip.parity.known import measure
 from unified_clip.parity.suite import load
-from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.case import Case
 from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.types import Dense, densify, encode
 

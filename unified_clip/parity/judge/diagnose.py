@@ -7,7 +7,7 @@ from ...causes.cause import Cause
 from ...causes.observation import By, Observation
 from ...tensors.types import Dense
 from ..call_outcome import CallOutcome
-from ..suite.cases import Case
+from ..suite.case import Case
 from .oracle import Expected
 
 

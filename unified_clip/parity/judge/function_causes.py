@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...causes.consistent_causes import consistent_causes
 from ...causes.observation import Observation
 from ..modes import NATIVE
-from ..suite.cases import Case
+from ..suite.case import Case
 from .diagnose import observe
 from .judged_result import JudgedResult
 from .oracle import Expected

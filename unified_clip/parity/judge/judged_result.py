@@ -18,7 +18,7 @@ from ..known import measure
 from ..known.entries import ANY, WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..results import NativeResult, UnifiedClipResult
-from ..suite.cases import Case
+from ..suite.case import Case
 from ..suite.schema import TOLERANCE, FrameworkTable
 from ..workers.worker_files import WorkItem
 from . import oracle, worst_element

@@ -19,7 +19,7 @@ from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import Dense, Lazily, Sparse, densify, digest, encode
 from ..call_outcome import LEARNING_RATE, ClipTensors
 from ..suite import adaptive_calls
-from ..suite.cases import Case
+from ..suite.case import Case
 from ..suite.public_calls import Arguments, Call
 from . import recursions
 

@@ -11,7 +11,7 @@ from ..call_outcome import CallOutcome
 from ..known.entries import size_in_words
 from ..known.measure import measured_difference, values
 from ..results import CaseResult, NativeResult, OwnPair
-from ..suite.cases import Case
+from ..suite.case import Case
 from ..suite.public_calls import CALLS
 from ..suite.schema import FrameworkTable
 

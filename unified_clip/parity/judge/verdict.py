@@ -24,7 +24,7 @@ from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode, fo
 from ...tensors.ulp import ulps
 from ..call_outcome import CallOutcome, ClipTensors, Failure, FailureKind
 from ..modes import EXACT
-from ..suite.cases import Case
+from ..suite.case import Case
 from . import oracle
 from .oracle import Expected
 

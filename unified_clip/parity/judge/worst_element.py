@@ -15,7 +15,7 @@ from ..call_outcome import CallOutcome, ClipTensors
 from ..elements import Number, Side, WorstElement
 from ..known import measure
 from ..modes import HOST, NATIVE
-from ..suite.cases import Case
+from ..suite.case import Case
 from ..suite.schema import TOLERANCE
 from .oracle import Expected
 from .verdict import STAGES, coefficients

@@ -14,7 +14,7 @@ from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ..call_outcome import CallOutcome
 from ..judge.oracle import Expected
 from ..judge.verdict import wrong_forms
-from ..suite.cases import Case
+from ..suite.case import Case
 from ..suite.schema import TOLERANCE
 from .entries import DifferenceKind, NativeDeviation, NotFinite
 

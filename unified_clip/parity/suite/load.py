@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +15,7 @@ from ..known import entries
 from ..known.entries import KnownDifference
 from ..modes import OnRequest, modes_of
 from . import cases, own_functions, schema
-from .cases import Case
+from .case import Case
 from .schema import FrameworkTable, SuiteError
 
 FILE = "suite.toml"
@@ -75,19 +75,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     file = file_of(path)
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
-    files: list[Path] = []
-    for pattern in data.files:
-        try:
-            matching = sorted(directory.glob(pattern))
-        except (ValueError, NotImplementedError) as error:
-            raise SuiteError(
-                f"{file}, files: {pattern!r} is an invalid pattern: {error}. Write a pattern such as cases/*.toml"
-            ) from None
-        if not matching:  # as when the pattern is misspelt
-            raise SuiteError(
-                f"{file}, files: {pattern!r} matches no file in {directory}. Correct or remove the pattern"
-            )
-        files += matching
+    files = [path for pattern in data.files for path in _matching_files(pattern, file)]
     frameworks = {name: _framework(table, file, name, data.tolerance) for name, table in data.frameworks.items()}
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
@@ -111,12 +99,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
         known = entries.read(known_file, accepting=accepting)
     named = [(name, f"case {case.name!r}") for case in all_cases for name in case.options.frameworks]
     named += [(entry.framework, f"the entry of {entry.function!r} in {data.known}") for entry in known or []]
-    for name, place in named:
-        if name not in frameworks:
-            raise SuiteError(
-                f"{file}: {place} names the framework {name!r}, which is not in the suite. Correct the name, or add "
-                f"[frameworks.{name}]"
-            )
+    _check_frameworks(file, frameworks, named)
     notes = []
     if known_file and not known_file.exists() and not accepting:
         command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
@@ -124,6 +107,32 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
     paths = known_file, str(path), directory
     return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)
+
+
+def _matching_files(pattern: str, file: Path) -> list[Path]:
+    """Return the files with cases that match a pattern of the suite's key `files`."""
+    try:
+        matching = sorted(file.parent.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise SuiteError(
+            f"{file}, files: {pattern!r} is an invalid pattern: {error}. Write a pattern such as cases/*.toml"
+        ) from None
+    if not matching:  # as when the pattern is misspelt
+        raise SuiteError(f"{file}, files: {pattern!r} matches no file in {file.parent}. Correct or remove the pattern")
+    return matching
+
+
+def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[tuple[str, str]]) -> None:
+    """Raise SuiteError if a case or a known difference names a framework that is not in the suite.
+
+    named: Pairs of a framework and the place that names the framework.
+    """
+    for name, place in named:
+        if name not in frameworks:
+            raise SuiteError(
+                f"{file}: {place} names the framework {name!r}, which is not in the suite. Correct the name, or add "
+                f"[frameworks.{name}]"
+            )
 
 
 def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -> FrameworkTable:

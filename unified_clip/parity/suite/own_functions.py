@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..modes import NATIVE
-from .cases import Case
+from .case import Case
 from .public_calls import CALLS
 from .schema import FrameworkTable, SuiteError, no_such
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..known import entries
 from ..modes import NATIVE
-from .cases import Case
+from .case import Case
 from .load import Suite
 from .schema import SuiteError
 

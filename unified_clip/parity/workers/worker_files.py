@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...tensors.files import memmap
 from ...tensors.types import densify
 from ..call_outcome import OUT_OF_MEMORY, CallOutcome, Failure
-from ..suite.cases import Case
+from ..suite.case import Case
 
 RETRY_ADVICE = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
 

@@ -1,0 +1,105 @@
+"""One case of a suite: a call, its gradients and its options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...tensors.types import Gradient, Sparse
+from .call_form import PLAIN, CallForm
+from .public_calls import CALLS, Call
+from .schema import CaseOptions
+
+LONG = 100
+"""If a case has more gradients than this number, the kind of the case is `long`. A suite can leave out long cases in
+some modes."""
+
+DEFAULT_OPTIONS = CaseOptions()
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    name: str
+    """The unique name of the case, such as "worked example: clip_by_norm(clip_norm=1.0)"."""
+
+    gradients_name: str
+    gradients: Sequence[Gradient]
+    call_name: str
+    arguments: Mapping[str, Any]
+    call_form: CallForm = PLAIN
+    names: Sequence[str] = ()
+    options: CaseOptions = DEFAULT_OPTIONS
+
+    @property
+    def call(self) -> Call:
+        return CALLS[self.call_name]
+
+    @property
+    def clipped_inputs(self) -> Sequence[Gradient]:
+        """The gradients that the call clips.
+
+        If the call clips by unit, the second half of `gradients` contains the parameters, which are not clipped.
+        """
+        return self.gradients[: len(self.gradients) // 2] if self.call.style == "units" else self.gradients
+
+    @property
+    def elements(self) -> int:
+        return sum(math.prod(gradient.shape) for gradient in self.gradients if gradient is not None)
+
+    @property
+    def rule(self) -> str | None:
+        """A description of the clip, such as "total norm, threshold 1".
+
+        The value is None if other frameworks cannot clip in this way. The report compares cases with
+        equal rules, such as `clip_grad_norm_(max_norm=1.0)` and `clip_by_global_norm(clip_norm=1.0)`.
+        """
+        call, arguments = self.call, self.arguments
+        special = {"axes", "use_norm", "total_norm", "error_if_nonfinite", "rule"} & arguments.keys()
+        if special or self.options.raises or self.call_form != PLAIN:
+            return None
+        if call.by_value:
+            low, high = call.bounds(arguments)
+            return f"value from {low:g} to {high:g}"
+        p = arguments.get("norm_type", 2)
+        order = "" if p == 2 else f" of order {p:g}"
+        if call.style == "measure":
+            return f"total norm{order}, measured"
+        scope = "total norm" if call.by_total_norm else "norm of each tensor"
+        return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
+
+    def is_for_framework(self, framework: str) -> bool:
+        return not self.options.frameworks or framework in self.options.frameworks
+
+    def is_for_graphs(self, left_out: Sequence[str]) -> bool:
+        """Return whether the case can run inside a compiled graph.
+
+        left_out: The kinds of cases that the suite does not run in graphs.
+        """
+        call_form = self.call_form
+        needs_value = self.options.raises or self.call.style in ("class", "class in place", "hook")
+        unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)
+        reports = self.options.warns or "error_if_nonfinite" in self.arguments
+        return not (unknown or reports or self._is_any(left_out))
+
+    def is_for_processes(self, left_out: Sequence[str]) -> bool:
+        """Return whether several ranks can run the case."""
+        by_slice = "axes" in self.arguments or self.call.style == "units"
+        return not (self._shares_memory or by_slice or self._is_any(left_out))
+
+    @property
+    def _shares_memory(self) -> bool:
+        return self.call_form.expanded or self.call_form.overlapping
+
+    def _is_any(self, kinds: Sequence[str]) -> bool:
+        kinds_of_case = {
+            "sparse": any(isinstance(gradient, Sparse) for gradient in self.gradients),
+            "in place": self.call.in_place,
+            "raises": bool(self.options.raises),
+            "groups": bool(self.call_form.groups),
+            "hook": self.call.style == "hook",
+            "long": len(self.gradients) > LONG,
+            "adaptive": self.call.is_adaptive,
+        }
+        return any(kinds_of_case[kind] for kind in kinds)
