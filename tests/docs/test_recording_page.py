@@ -10,7 +10,7 @@ import pytest
 from support.page_examples import run
 
 import unified_clip
-from unified_clip.recording import runs
+from unified_clip.recording import recorded_run, runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def test_the_comparison_prints_the_output_on_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model", [runs.RecordedCall, runs.OptimizerStep, runs.LoggedNumbers, runs.Header, runs.Parameter]
 )
-def test_every_field_is_on_the_page(model: type[runs.RecordedTable]) -> None:
+def test_every_field_is_on_the_page(model: type[recorded_run.RecordedTable]) -> None:
     for name, field in model.model_fields.items():
         if model is not runs.OptimizerStep or name not in ("calls", "run"):  # which the file does not have
             assert f"`{field.alias or name}`" in PAGE

@@ -19,7 +19,7 @@ from .._mode_options import check_modes
 from .._progress import busy, progress
 
 if TYPE_CHECKING:
-    from ..recording.runs import RecordedCall
+    from ..recording.recorded_run import RecordedCall
     from .results import ParityReport
     from .suite.load import Suite
 

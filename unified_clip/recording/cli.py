@@ -42,7 +42,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from . import compare, pairing, runs
+    from . import compare, runs
+    from .pairs import pairing
     from .report import model, page
 
     if not options.max_ulp >= 0:

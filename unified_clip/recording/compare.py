@@ -10,7 +10,6 @@ from pathlib import Path
 
 from .._progress import Advance, unseen
 from ..causes.cause import Cause
-from .call_alignment import MissingCalls, align_calls
 from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
 from .causes.order_of_calls import with_rule_divergence
@@ -23,9 +22,11 @@ from .optimizers.joint_steps import join_steps
 from .optimizers.skipped import align_skipped, have_same_rates
 from .optimizers.step_differences import step_differences
 from .optimizers.step_numbers import number_calls
-from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
+from .pairs.call_alignment import MissingCalls, align_calls
+from .pairs.pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
+from .recorded_run import RecordedRun
 from .rounding import GROWTH, ROUNDING
-from .runs import RecordedRun, RunError, read
+from .runs import RunError, read
 
 __all__ = ["RecordingComparison", "compare"]
 

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 
 from .._report_model import Real, ReportModel
 from ..causes.cause import Cause, CauseKind
-from .call_alignment import MissingCalls
-from .pairing import CallPair
+from .pairs.call_alignment import MissingCalls
+from .pairs.pairing import CallPair
+from .recorded_run import RecordedCall, RecordedRun
 from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
 from .rounding_noise import NoiseTracker, total_norm
-from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",

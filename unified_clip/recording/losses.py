@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from .recorded_run import RecordedRun
 from .rounding import ROUNDING, distance
-from .runs import RecordedRun
 
 Numbered = tuple[int, float]
 """(step, number)."""

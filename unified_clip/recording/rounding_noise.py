@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..causes.scaling import combined_norm
-from .packed_parameters import JoinedParameter
-from .pairing import CallPair
+from .pairs.packed_parameters import JoinedParameter
+from .pairs.pairing import CallPair
+from .recorded_run import RecordedCall
 from .rounding import ROUNDING
-from .runs import RecordedCall
 
 Key = tuple[int, str | None]
 

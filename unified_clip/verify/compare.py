@@ -13,10 +13,10 @@ from ..recording import divergence
 from ..recording.causes.before_clips import listed
 from ..recording.compare import RecordingComparison, compare
 from ..recording.optimizers.clips_of_step import are_without_clips
-from ..recording.pairing import CallPair, Names, orient_names
+from ..recording.pairs.pairing import CallPair, Names, orient_names
+from ..recording.recorded_run import RecordedRun
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.rounding_noise import is_noise_of, total_norm
-from ..recording.runs import RecordedRun
 from .causes.square_weights import Rerun
 from .errors import VerifyError
 from .launch.outputs import ScriptRun

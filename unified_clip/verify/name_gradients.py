@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.packed_parameters import unambiguous
-from ..recording.pairing import sorted_shape
-from ..recording.runs import RecordedCall
+from ..recording.pairs.packed_parameters import unambiguous
+from ..recording.pairs.pairing import sorted_shape
+from ..recording.recorded_run import RecordedCall
 from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, encode

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..recording.recorded_run import RecordedCall
 from ..recording.rounding import ROUNDING, Distance
-from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Stage
 from .cause_limits import STORAGE_ULPS

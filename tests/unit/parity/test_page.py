@@ -16,7 +16,7 @@ from support.parity.runs import NORM_OFF, run_suite_with, wrong_outcome
 from unified_clip.parity.judge.verdict import VERDICTS, NativeVerdict, VerdictKind
 from unified_clip.parity.report import page, write
 from unified_clip.parity.results import ParityReport
-from unified_clip.recording.runs import RecordedCall
+from unified_clip.recording.recorded_run import RecordedCall
 
 pytestmark = pytest.mark.nightly
 

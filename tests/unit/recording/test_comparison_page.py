@@ -16,9 +16,9 @@ from support.recordings import write_and_compare, write_recording
 from unified_clip import cli
 from unified_clip._report_model import json_schema
 from unified_clip.recording import compare
+from unified_clip.recording.recorded_run import RecordedCall
 from unified_clip.recording.report import largest_differences, model, page, run_plots
 from unified_clip.recording.report.curves import MOST_COLUMNS, clip_points, number_points
-from unified_clip.recording.runs import RecordedCall
 
 DOCS = Path(__file__).parents[3] / "docs"
 EVIL = '"><img src=x onerror=alert(1)>\x1b[2J\u202e'

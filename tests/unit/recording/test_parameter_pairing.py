@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.recordings import NEW_NAMES, clip_line, per_tensor_line, rename_parameters
 
-from unified_clip.recording import pairing, runs
+from unified_clip.recording import runs
+from unified_clip.recording.pairs import pairing
 from unified_clip.recording.report import sentences
 
 

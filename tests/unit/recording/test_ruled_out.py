@@ -15,8 +15,8 @@ import unified_clip.numpy as uc
 from unified_clip.causes.cause import Cause, CauseKind
 from unified_clip.recording.compare import compare
 from unified_clip.recording.divergence import Divergence
+from unified_clip.recording.recorded_run import OptimizerStep
 from unified_clip.recording.report import unexplained
-from unified_clip.recording.runs import OptimizerStep
 
 PACKAGE = Path(unified_clip.__file__).parent
 SOURCES = [*sorted((PACKAGE / "causes").glob("*.py")), *sorted((PACKAGE / "recording").rglob("*.py"))]

@@ -16,8 +16,8 @@ import pytest
 from unified_clip.recording.clip_event import merge_groups
 from unified_clip.recording.compare import compare as compare_runs
 from unified_clip.recording.natives.native_call import NativeCall, ObservedTensors, coefficient, line_fields
+from unified_clip.recording.recorded_run import Parameter, RecordedCall
 from unified_clip.recording.rounding import Distance
-from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
 from unified_clip.verify import compare, name_gradients, normalize, report, step_causes, step_pairing
 from unified_clip.verify.compare import Verification

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup, escape
 
 from ..._page.templates import environment
+from ...recording.recorded_run import RecordedCall
 from ...recording.report import run_plots
 from ...recording.report.curves import clip_points
-from ...recording.runs import RecordedCall
 from ..elements import SIDES
 from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS

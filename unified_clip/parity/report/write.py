@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._command import unwritable
-from ...recording.runs import RecordedCall
+from ...recording.recorded_run import RecordedCall
 from ..results import ParityReport
 from . import junit, markdown, page
 

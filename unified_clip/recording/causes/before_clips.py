@@ -9,10 +9,10 @@ from ...causes.cause import Cause
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
-from ..packed_parameters import packed_names, separate
-from ..pairing import CallPair, orders_of
+from ..pairs.packed_parameters import packed_names, separate
+from ..pairs.pairing import CallPair, orders_of
+from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING, is_near
-from ..runs import RecordedCall, RecordedRun
 from . import gradient_hints, recurrent, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from ...causes.cause import Cause, instead
 from ...causes.scaling import coefficient
 from ..divergence import Divergence, DivergencePoint, have_one_threshold, numbers
-from ..pairing import CallPair
+from ..pairs.pairing import CallPair
+from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import NEAR, ROUNDING, distance, is_near, single, ulps_at
 from ..rounding_noise import total_norm
-from ..runs import RecordedCall, RecordedRun
 
 EXACT = 1e-13
 """The largest relative error of a coefficient that is computed in float64."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..divergence import DivergencePoint, numbers
-from ..pairing import CallPair
+from ..pairs.pairing import CallPair
+from ..recorded_run import RecordedRun
 from ..rounding import ROUNDING, distance, single
 from ..rounding_noise import noise_floor
-from ..runs import RecordedRun
 
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:

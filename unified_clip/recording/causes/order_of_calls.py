@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..._display import enumeration
 from ...causes.cause import Cause, CauseKind
 from ...causes.scaling import combined_norm
-from ..call_alignment import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at
 from ..optimizers.clips_of_step import left_out_clip
-from ..packed_parameters import elements
-from ..pairing import calls_by_step
+from ..pairs.call_alignment import clip_text, have_near_norms
+from ..pairs.packed_parameters import elements
+from ..pairs.pairing import calls_by_step
+from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT
-from ..runs import RecordedCall, RecordedRun
 from .before_clips import names_text
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.cause import Cause
 from ..divergence import DivergencePoint, numbers
-from ..pairing import CallPair, greatest_setting
+from ..pairs.pairing import CallPair, greatest_setting
+from ..recorded_run import OptimizerStep
 from ..rounding import PRODUCT, is_near
-from ..runs import OptimizerStep
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
-from ..pairing import calls_by_step
-from ..runs import OptimizerStep, RecordedRun
+from ..pairs.pairing import calls_by_step
+from ..recorded_run import OptimizerStep, RecordedRun
 
 
 def compare_clearing(

@@ -6,9 +6,9 @@ import math
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, DivergencePoint, StepDifference, numbers
-from ..pairing import CallPair
+from ..pairs.pairing import CallPair
+from ..recorded_run import RecordedRun
 from ..rounding import is_near
-from ..runs import RecordedRun
 
 DESCENT = 0.1
 """The largest relative difference at which `_is_descent` treats two numbers as equal."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..._display import counted
 from ...causes.cause import Cause
-from ..call_alignment import clip_text
 from ..divergence import Divergence, StepDifference
+from ..pairs.call_alignment import clip_text
+from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import same
-from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .names import LIBRARIES
 
 

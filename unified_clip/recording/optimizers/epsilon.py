@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from ...causes.cause import Cause
-from ..runs import OptimizerStep, Setting
+from ..recorded_run import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6

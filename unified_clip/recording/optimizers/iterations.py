@@ -7,11 +7,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..call_alignment import have_near_norms, partners_of
-from ..packed_parameters import elements
-from ..pairing import Names, calls_by_step
+from ..pairs.call_alignment import have_near_norms, partners_of
+from ..pairs.packed_parameters import elements
+from ..pairs.pairing import Names, calls_by_step
+from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import same
-from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .clips_after_step import is_late
 
 Order = Sequence[int]

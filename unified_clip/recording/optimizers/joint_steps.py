@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ..runs import OptimizerStep, RecordedRun
+from ..recorded_run import OptimizerStep, RecordedRun
 from .clips_after_step import is_late
 from .iterations import Iteration, clipped_size, is_clipped_first, iteration_sizes, iterations_of
 

@@ -7,7 +7,7 @@ import math
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
-from ..runs import RecordedRun
+from ..recorded_run import RecordedRun
 from .settings import TINY, same_setting
 
 FASTEST = 64

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, Stage, StepDifference
-from ..pairing import Names
-from ..runs import OptimizerStep, RecordedRun, Setting
+from ..pairs.pairing import Names
+from ..recorded_run import OptimizerStep, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .names import LIBRARIES
 from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text

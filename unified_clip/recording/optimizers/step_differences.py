@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..divergence import Stage, StepDifference
-from ..pairing import Names, calls_by_step
-from ..runs import RecordedRun
+from ..pairs.pairing import Names, calls_by_step
+from ..recorded_run import RecordedRun
 from .backward_passes import compare_accumulation, compare_clearing
 from .clips_after_step import late_clips
 from .clips_of_step import compare_clips

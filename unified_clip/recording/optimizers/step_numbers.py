@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ..runs import RecordedCall, RecordedRun
+from ..recorded_run import RecordedCall, RecordedRun
 from .clips_after_step import is_late
 from .clips_of_step import is_empty, with_calls
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ...causes.cause import Cause
 from ..causes.before_clips import names_text
-from ..runs import OptimizerStep
+from ..recorded_run import OptimizerStep
 from .names import ADAMW, LIBRARIES
 
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")

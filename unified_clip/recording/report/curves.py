@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from ..._report_model import Real, ReportModel
-from ..runs import OptimizerStep, RecordedCall
+from ..recorded_run import OptimizerStep, RecordedCall
 
 Item = TypeVar("Item")
 

@@ -19,8 +19,8 @@ from ..._report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
 from ..divergence import Agreement, numbers
 from ..losses import logged_numbers, pair_numbers
+from ..recorded_run import RecordedRun
 from ..rounding import distance
-from ..runs import RecordedRun
 from . import largest_differences, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 from .loss_sentences import loss_sentences

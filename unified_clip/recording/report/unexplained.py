@@ -13,7 +13,7 @@ from ..causes.order_of_calls import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence
 from ..optimizers.step_differences import STAGES
-from ..packed_parameters import elements
+from ..pairs.packed_parameters import elements
 from .largest_differences import STAGE_NAMES
 from .remedies import step_of_other_eps
 

@@ -9,7 +9,7 @@ from ...causes.cause import Cause
 from ...recording.causes.before_clips import names_text
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.step_differences import STAGES
-from ...recording.runs import RecordedCall
+from ...recording.recorded_run import RecordedCall
 from ..cause_limits import RELATIVE_TOLERANCE
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison

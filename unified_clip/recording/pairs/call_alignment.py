@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from ..recorded_run import RecordedCall, RecordedRun
+from ..rounding import PRODUCT, same
 from .pairing import Names, calls_by_step, sorted_shape
-from .rounding import PRODUCT, same
-from .runs import RecordedCall, RecordedRun
 
 MIN_SHARE = 0.5
 """The smallest fraction of common gradients at which a call of one run is paired with a call of the other run."""

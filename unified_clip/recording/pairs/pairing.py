@@ -13,12 +13,13 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from ..tensors.arithmetic import Float64s
-from ..tensors.arrangement import have_same_elements, order_of, without_ones
-from .clip_event import any_clipped
+from ...tensors.arithmetic import Float64s
+from ...tensors.arrangement import have_same_elements, order_of, without_ones
+from ..clip_event import any_clipped
+from ..recorded_run import OptimizerStep, Parameter, RecordedCall, RecordedRun
+from ..rounding import same
+from ..runs import RunError
 from .packed_parameters import by_stored_rows, join_clips, packed
-from .rounding import same
-from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
 MOST_NEAR = 3
 

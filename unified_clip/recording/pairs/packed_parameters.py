@@ -7,10 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..causes.scaling import combined_norm
-from .clip_event import any_clipped
-from .rounding import is_near, single
-from .runs import Parameter, RecordedCall
+from ...causes.scaling import combined_norm
+from ..clip_event import any_clipped
+from ..recorded_run import Parameter, RecordedCall
+from ..rounding import is_near, single
 
 
 class JoinedParameter(Parameter):

@@ -1,0 +1,1 @@
+"""Pair the clip calls and the parameters of two recorded runs."""
