@@ -124,6 +124,15 @@ def test_an_injected_learning_rate_is_recorded(tmp_path: Path) -> None:
     assert (step.optimizer, step.settings["lr"]) == ("optax.sgd", pytest.approx(0.1))
 
 
+def test_settings_of_the_second_moment_are_recorded(tmp_path: Path) -> None:
+    gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        transformation = optax.chain(optax.clip(1.0), optax.rmsprop(0.1, decay=0.75, centered=True))
+        transformation.update(gradients, transformation.init(gradients), gradients)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert (step.settings["alpha"], step.settings["centered"]) == (0.75, True)
+
+
 def test_a_step_that_cannot_be_reported_does_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

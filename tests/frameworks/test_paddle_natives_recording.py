@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def test_steps_of_optimizers_are_recorded_with_what_ran_before_them(tmp_path: Pa
         (1, 2, None), (2, 2, True), (3, 2, False),
     ]  # fmt: skip
     assert {each.optimizer for each in steps} == {"paddle.optimizer.Adam"}
-    assert steps[0].settings == {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    settings = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "weight_decay": 0.0}
+    assert steps[0].settings == settings
 
 
 def test_nesterov_and_the_missing_dampening_of_momentum_are_recorded(tmp_path: Path) -> None:
@@ -121,6 +123,23 @@ def test_nesterov_and_the_missing_dampening_of_momentum_are_recorded(tmp_path: P
         optimizer.step()
     (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
     assert (step.settings["nesterov"], step.settings["dampening"]) == (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (partial(paddle.optimizer.Adam, amsgrad=True), {"amsgrad": True}),
+        (partial(paddle.optimizer.RMSProp, rho=0.75, centered=True), {"alpha": 0.75, "centered": True}),
+    ],
+)
+def test_settings_of_the_second_moment_are_recorded(tmp_path: Path, optimizer: Any, expected: dict[str, Any]) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    clip = paddle.nn.ClipGradByGlobalNorm(0.5)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        layer(paddle.ones([4, 3])).mean().backward()
+        optimizer(learning_rate=0.1, parameters=layer.parameters(), grad_clip=clip).step()
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert {name: step.settings.get(name) for name in expected} == expected
 
 
 L1, L2 = paddle.regularizer.L1Decay, paddle.regularizer.L2Decay
@@ -193,6 +212,7 @@ def test_a_step_of_several_parameter_groups_is_one_step_with_the_settings_of_eac
     assert steps[0].settings == steps[1].settings
     assert steps[0].settings == {
         "lr": (0.25, 0.125), "weight_decay": (0.5, 0.0), "betas": (0.8, 0.999, 0.9, 0.999), "eps": 1e-8,
+        "amsgrad": False,
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -358,6 +359,23 @@ def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
         optimizer.apply_gradients(zip(grads, weights, strict=True))
     step = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     assert (step["optimizer"], step["settings"]["lr"]) == ("tf.compat.v1.train.Momentum", pytest.approx(0.1))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (partial(keras.optimizers.Adam, amsgrad=True), {"amsgrad": True}),
+        (partial(keras.optimizers.RMSprop, rho=0.75, centered=True), {"alpha": 0.75, "centered": True}),
+        (partial(tf.compat.v1.train.RMSPropOptimizer, decay=0.75, centered=True), {"alpha": 0.75, "centered": True}),
+    ],
+)
+def test_settings_of_the_second_moment_are_recorded(tmp_path: Path, optimizer: Any, expected: dict[str, Any]) -> None:
+    weights, grads = gradients()
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        clipped, _ = tf.clip_by_global_norm(grads, 1.0)
+        optimizer(0.1).apply_gradients(zip(clipped, weights, strict=True))
+    step = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
+    assert {name: step["settings"].get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("in_graph", [True, False])

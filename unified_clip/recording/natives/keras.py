@@ -80,7 +80,9 @@ SETTINGS = {
     "momentum": "momentum",
     "nesterov": "nesterov",
     "rho": "alpha",
+    "centered": "centered",
     "epsilon": "eps",
+    "amsgrad": "amsgrad",
 }
 """Maps each attribute of Keras' optimizers to the name of the setting in a recording."""
 

@@ -28,6 +28,7 @@ SETTINGS = {
     "nesterov": "nesterov",
     "weight_decay": "weight_decay",
     "decay": "alpha",
+    "centered": "centered",
     "eps": "eps",
     "eps_in_sqrt": "eps_in_sqrt",
 }

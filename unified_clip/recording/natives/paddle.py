@@ -184,7 +184,10 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
         "dampening": 0.0 if isinstance(optimizer, paddle.optimizer.Momentum) else None,
         "nesterov": getattr(optimizer, "_use_nesterov", None),
         "betas": [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)],
+        "alpha": getattr(optimizer, "_rho", None),
+        "centered": getattr(optimizer, "_centered", None),
         "eps": getattr(optimizer, "_epsilon", None),
+        "amsgrad": getattr(optimizer, "_amsgrad", None),
         "weight_decay": _weight_decay(optimizer, group),
     }
 

@@ -304,7 +304,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 def _record_step(optimizer: Any) -> None:
     rate = optimizer._call_if_callable(getattr(optimizer, "_lr", None) or getattr(optimizer, "_learning_rate", None))
     betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
-    names = {"momentum": "_momentum", "alpha": "_decay", "eps": "_epsilon"}
+    names = {"momentum": "_momentum", "alpha": "_decay", "centered": "_centered", "eps": "_epsilon"}
     settings = {name: getattr(optimizer, attribute, None) for name, attribute in names.items()} | {"betas": betas}
     kind = f"tf.compat.v1.train.{type(optimizer).__name__.removesuffix('Optimizer')}"
     if rate is None:

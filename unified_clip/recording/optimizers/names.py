@@ -11,8 +11,8 @@ ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adam
 """Matches the W in the name of a class such as AdamW, MyAdamW or optax.adamw."""
 
 SETTINGS = (
-    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "eps_in_sqrt", "amsgrad",
-    "maximize",
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",
+    "amsgrad", "maximize",
 )  # fmt: skip
 """The names of recorded settings. PyTorch uses the same names."""
 
