@@ -120,31 +120,13 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     for path in files:
         uses: list[ClipUse] = []
         if problem := files_to_check.unreadable(path):
-            file_uses.unread += 1
-            if trainer_files.names_clip(path):
-                change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
-                advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
-                why = f"The file is not read. {problem} {change}, {advice}"
-                file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
-            else:
-                file_uses.notes.append(f"{shown(path)} is not read. {problem} The file mentions no clip.")
+            _add_unreadable(path, problem, file_uses)
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := rules.formats.get(patterns.first_match(rules.formats, path, root), ""))
             or trainer_files.may_be_configuration(path)
         ):
-            uses = callback_files.with_callbacks(path, trainer_files.read(path, format_))
-            uses = _with_rules(uses, rules, root)
-            file_uses.trainers += any(not trainer_files.package(use) for use in uses)
-            file_uses.uses += [use for use in uses if not use.set_elsewhere]
-            file_uses.elsewhere += [path for use in uses if use.set_elsewhere]
-            for use in uses:
-                if use.set_elsewhere and use.format == "accelerate" and use.document is not None:
-                    precisions[path] = str(use.document.get("mixed_precision") or "no")
-            file_uses.notes += [
-                f"{shown(path)} sets no clip: {use.set_elsewhere} Check the file or script that sets the clip, too."
-                for use in uses
-                if use.set_elsewhere
-            ]
+            uses = _with_rules(callback_files.with_callbacks(path, trainer_files.read(path, format_)), rules, root)
+            _add_configuration(path, uses, file_uses, precisions)
         if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
@@ -167,6 +149,30 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     _leave_to_trainer(file_uses, root)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
+
+
+def _add_unreadable(path: Path, problem: str, file_uses: FoundClips) -> None:
+    file_uses.unread += 1
+    if trainer_files.names_clip(path):
+        change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
+        advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
+        why = f"The file is not read. {problem} {change}, {advice}"
+        file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
+    else:
+        file_uses.notes.append(f"{shown(path)} is not read. {problem} The file mentions no clip.")
+
+
+def _add_configuration(path: Path, uses: Sequence[ClipUse], file_uses: FoundClips, precisions: dict[Path, str]) -> None:
+    """Add the clips of a configuration file. Add the precision of a file of Accelerate to `precisions`."""
+    file_uses.trainers += any(not trainer_files.package(use) for use in uses)
+    file_uses.uses += [use for use in uses if not use.set_elsewhere]
+    for use in (use for use in uses if use.set_elsewhere):
+        file_uses.elsewhere.append(path)
+        if use.format == "accelerate" and use.document is not None:
+            precisions[path] = str(use.document.get("mixed_precision") or "no")
+        file_uses.notes.append(
+            f"{shown(path)} sets no clip: {use.set_elsewhere} Check the file or script that sets the clip, too."
+        )
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: FoundClips) -> list[ClipUse]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from .._progress import Advance, unseen
 from ..causes.cause import Cause
@@ -142,19 +143,7 @@ def compare(
     for run, never_clips in zip((left, right), never_clip, strict=True):
         if not never_clips or all(never_clip):
             check_clipped(run)
-    skipped: list[StepDifference] = []
-    if not has_effect:
-        left, right = number_calls(left, right)
-    left, right = join_steps(left, right)
-    if not has_effect:
-        is_one_schedule = have_same_rates(left, right)
-        left, right, skipped = align_skipped(left, right)
-    left, right = merge_loops(left, right)
-    shared_names = names_from_a_to_b(left, right, names or {})
-    if not has_effect:
-        right = align_optimizers(left, right, shared_names)
-    left, right, missing = align_calls(left, right, shared_names)
-    pairs = pair_calls(left, right, shared_names, math.inf if has_effect else None)
+    left, right, pairs, missing, skipped, is_one_schedule = _pair_runs(left, right, names or {}, has_effect)
     agreements = []
     for stage in NUMBERS:
         agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]
@@ -180,6 +169,35 @@ def compare(
         )
     other_eps = first_other_eps(left, right, pairs)
     return RecordingComparison(left, right, max_ulp, pairs, explained, agreements, other_eps)
+
+
+class _PairedRuns(NamedTuple):
+    left: RecordedRun
+    right: RecordedRun
+    pairs: list[CallPair]
+    missing: MissingCalls | None
+    skipped: list[StepDifference]
+    is_one_schedule: bool
+    """Whether both runs have the same learning rates. If `skipped` is empty, this value is not used."""
+
+
+def _pair_runs(left: RecordedRun, right: RecordedRun, names: Names, has_effect: Effect | None) -> _PairedRuns:
+    """Pair the optimizer steps and the clip calls of two runs. `verify` numbers its steps, and passes `has_effect`."""
+    skipped: list[StepDifference] = []
+    is_one_schedule = False
+    if not has_effect:
+        left, right = number_calls(left, right)
+    left, right = join_steps(left, right)
+    if not has_effect:
+        is_one_schedule = have_same_rates(left, right)
+        left, right, skipped = align_skipped(left, right)
+    left, right = merge_loops(left, right)
+    shared_names = names_from_a_to_b(left, right, names)
+    if not has_effect:
+        right = align_optimizers(left, right, shared_names)
+    left, right, missing = align_calls(left, right, shared_names)
+    pairs = pair_calls(left, right, shared_names, math.inf if has_effect else None)
+    return _PairedRuns(left, right, pairs, missing, skipped, is_one_schedule)
 
 
 def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:

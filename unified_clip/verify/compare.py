@@ -11,6 +11,7 @@ from pathlib import Path
 from ..causes.cause import Cause
 from ..recording import divergence
 from ..recording.causes.before_clips import listed
+from ..recording.causes.join_causes import Effect
 from ..recording.compare import RecordingComparison, compare
 from ..recording.optimizers.clips_of_step import are_without_clips
 from ..recording.pairs.pairing import CallPair, Names, orient_names
@@ -85,25 +86,14 @@ def compare_steps(
     recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
-    tensors: list[TensorComparison] = []
-    sensitivity = Sensitivity()
-    for step in range(1, steps + 1):
-        known_noise = tensors[-1].noise if tensors else ()
-        tensors.append(_compare_tensors(step, pairing, recordings, known_noise, sensitivity))
-    without_gradient = pairing.without_gradient(recordings)
-    trained = [[each for each in compared.update if each.parameter not in without_gradient] for compared in tensors]
-    largest = [updates[0].ulps if updates else 0.0 for updates in trained]
-
-    def has_effect(step: int, *, at_once: bool = False) -> bool:
-        return max(largest[step - 1 : step if at_once else None], default=0.0) > max(max_ulp, ROUNDING)
-
+    tensors = _compare_all_tensors(steps, pairing, recordings)
     clips = compare(
         recordings[0].path,
         recordings[1].path,
         names=recorded,
         max_ulp=max_ulp,
         labels=labels,
-        has_effect=has_effect,
+        has_effect=_effect_on_updates(tensors, pairing.without_gradient(recordings), max_ulp),
     )
     rows = [_compare_step(step, clips, each) for step, each in enumerate(tensors, start=1)]
     unclipped = [recording.run for recording in recordings if recording.unclipped]
@@ -112,6 +102,29 @@ def compare_steps(
     clips = without_consequences(clips, finding) if finding else clips
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, resynced, not_gradients)
+
+
+def _compare_all_tensors(
+    steps: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
+) -> list[TensorComparison]:
+    tensors: list[TensorComparison] = []
+    sensitivity = Sensitivity()
+    for step in range(1, steps + 1):
+        known_noise = tensors[-1].noise if tensors else ()
+        tensors.append(_compare_tensors(step, pairing, recordings, known_noise, sensitivity))
+    return tensors
+
+
+def _effect_on_updates(
+    tensors: Sequence[TensorComparison], without_gradient: Collection[str], max_ulp: float
+) -> Effect:
+    trained = [[each for each in compared.update if each.parameter not in without_gradient] for compared in tensors]
+    largest = [updates[0].ulps if updates else 0.0 for updates in trained]
+
+    def has_effect(step: int, *, at_once: bool = False) -> bool:
+        return max(largest[step - 1 : step if at_once else None], default=0.0) > max(max_ulp, ROUNDING)
+
+    return has_effect
 
 
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:

@@ -80,14 +80,7 @@ def judge_result(
     if mode == NATIVE:
         deviation = measure.measure(case, expected, outcome, framework.tolerance)
         if deviation and deviation.kind:
-            entries = [
-                each for each in known if ANY in each.causes and each.covers(each.framework, case.name, deviation)
-            ]
-            shapes = [[each and each.shape for each in side.gradients or ()] for side in (expected, outcome)]
-            is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
-            is_only_form = is_only_form and not (deviation.finite_size or deviation.not_finite)
-            agree = is_only_form or deviation.kind not in WITH_NUMBERS
-            judged.needs_no_cause = agree or any(entry.bounds(deviation.finite_size) for entry in entries)
+            judged.needs_no_cause = _needs_no_cause(case, deviation, expected, outcome, known)
             if not judged.needs_no_cause and (cause := diagnose(case, expected, outcome)):
                 deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
         if deviation:
@@ -106,6 +99,22 @@ def judge_result(
             elements = worst_element.find_worst_element(case, expected, {mode: outcome}, [mode], framework.tolerance)
             judged.result.details = elements.get(mode)
     return judged
+
+
+def _needs_no_cause(
+    case: Case,
+    deviation: NativeDeviation,
+    expected: Expected,
+    outcome: CallOutcome,
+    known: Sequence[KnownDifference],
+) -> bool:
+    """Return whether the numbers of a framework's function agree, or a known difference accepts any cause."""
+    shapes = [[each and each.shape for each in side.gradients or ()] for side in (expected, outcome)]
+    is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
+    if (is_only_form and not (deviation.finite_size or deviation.not_finite)) or deviation.kind not in WITH_NUMBERS:
+        return True
+    entries = (each for each in known if ANY in each.causes and each.covers(each.framework, case.name, deviation))
+    return any(entry.bounds(deviation.finite_size) for entry in entries)
 
 
 def worst_elements(

@@ -77,14 +77,7 @@ def run(
             return False
 
         for script, worker in zip(scripts, workers, strict=True):
-            end = worker.wait(max(0.0, until - time.monotonic()), poll)
-            if end.code is None:
-                remedy = "Pass a higher --timeout, or correct the step if it hangs."
-                raise WorkerError(f"{script} has not ended after {timeout:g} seconds: {end}. {remedy}")
-            if end.code:
-                repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct it."
-                remedy = _not_installed(script, end) or repeat
-                raise WorkerError(f"{script} failed: {end}. {remedy}")
+            _check_end(script, worker.wait(max(0.0, until - time.monotonic()), poll), timeout)
     runs = []
     for script in scripts:
         runs.append(read_outputs(script, out / script.side, len(batches)))
@@ -94,6 +87,15 @@ def run(
                 "(parameters, gradients) after each step, or remove --resync."
             )
     return runs
+
+
+def _check_end(script: Script, end: _workers.Exit, timeout: float) -> None:
+    if end.code is None:
+        remedy = "Pass a higher --timeout, or correct the step if it hangs."
+        raise WorkerError(f"{script} has not ended after {timeout:g} seconds: {end}. {remedy}")
+    if end.code:
+        repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct it."
+        raise WorkerError(f"{script} failed: {end}. {_not_installed(script, end) or repeat}")
 
 
 def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
