@@ -160,9 +160,10 @@ def test_repeated_rows_are_summed() -> None:
 
 
 JUDGES = (
-    "parity.suite.public_calls", "parity.suite.cases", "parity.suite.call_form", "parity.judge.oracle",
-    "parity.judge.verdict", "parity.known.entries", "parity.known.measure", "parity.outcome",
-    "tensors.arithmetic", "tensors.norms", "tensors.types", "tensors.ulp",
+    "parity.suite.public_calls", "parity.suite.case", "parity.suite.cases", "parity.suite.unsupported_cases",
+    "parity.suite.call_form", "parity.judge.oracle", "parity.judge.verdict", "parity.known.entries",
+    "parity.known.measure", "parity.call_outcome", "tensors.arithmetic", "tensors.norms", "tensors.types",
+    "tensors.ulp",
 )  # fmt: skip
 
 
