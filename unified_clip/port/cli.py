@@ -18,7 +18,7 @@ from .._mode_options import check_modes
 from ..verify import cli as verify_cli
 
 if TYPE_CHECKING:
-    from .clip_site import PortedFile, Target
+    from .ported_clip import PortedFile, Target
     from .report.model import Report
 
 PORTING = "a PATH to port"
@@ -111,7 +111,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _port(options: argparse.Namespace) -> int:
     from .._progress import progress
-    from . import marks, port_files
+    from . import flag_comments, port_files
     from .report import build
 
     target = _target(options)
@@ -125,7 +125,7 @@ def _port(options: argparse.Namespace) -> int:
             ported, unreadable = port_files.port_all(paths, target, options.native, partial(advance, "files"))
         marked = ported
         if options.mark:
-            marked = [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
+            marked = [flag_comments.mark(file, target, options.native, rewritten=options.write) for file in ported]
         if options.write or options.mark:
             _write(options, marked)
         report = build.build_report(ported, unreadable, target, options.native, written=options.write)
@@ -142,15 +142,15 @@ def _port(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
-    from . import marks, port_files
+    from . import flag_comments, port_files
 
     if not options.force:
         port_files.check_clean([file.path for file in ported if file.is_changed])
     port_files.write(ported)
     if options.mark:
-        count = marks.count(ported)
+        count = flag_comments.count(ported)
         comments = "1 comment" if count == 1 else f"{count} comments"
-        complain(f"wrote {comments} above flagged clips. Each comment begins with `{marks.MARK.strip()}`.")
+        complain(f"wrote {comments} above flagged clips. Each comment begins with `{flag_comments.MARK.strip()}`.")
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:

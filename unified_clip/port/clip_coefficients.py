@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .catalog import THRESHOLD_NAME
-from .clip_call import FoundClip
+from .found_clip import FoundClip
 from .source.module import Module
 from .source.syntax_tree import sorted_nodes
 

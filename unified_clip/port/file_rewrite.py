@@ -1,3 +1,5 @@
+"""The edits of one file, and the verdict on each of its clips. The rules call the methods of `FileRewrite`."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -5,8 +7,8 @@ from typing import cast
 
 import libcst as cst
 
-from .clip_call import FoundClip
-from .clip_site import ClipSite, Target, Verdict
+from .found_clip import FoundClip
+from .ported_clip import PortedClip, Target, Verdict
 from .source.edits import Edits
 from .source.gradient_flow import Gradients
 from .source.module import Module
@@ -21,7 +23,9 @@ class FileRewrite:
         self.edits = Edits(module)
         self.renames = Renames(module, self.edits)
         self.gradients = Gradients(module)
-        self.sites = {clip: ClipSite(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips}
+        self.sites = {
+            clip: PortedClip(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips
+        }
         self.rule = ""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
@@ -72,7 +76,7 @@ class FileRewrite:
     def check(self, clip: FoundClip, *checks: str) -> None:
         self.sites[clip].checks += checks
 
-    def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> ClipSite:
+    def _decide(self, clip: FoundClip, verdict: Verdict, reason: str = "") -> PortedClip:
         site = self.sites[clip]
         site.verdict, site.reason, site.rule = verdict, reason, self.rule
         return site

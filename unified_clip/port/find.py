@@ -9,7 +9,7 @@ import libcst as cst
 
 from . import catalog, clip_coefficients, possible_clips, trainer_arguments
 from .catalog import CLIP_NAME, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, clip_packages, last_names
-from .clip_call import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
+from .found_clip import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from . import suggested_code
 from .catalog import clip_pattern, may_clip
-from .clip_call import FoundClip
-from .clip_site import ClipSite, PortedFile, Target
 from .file_rewrite import FileRewrite
 from .find import find
+from .found_clip import FoundClip
+from .ported_clip import PortedClip, PortedFile, Target
 from .rules import registry
 from .rules.registry import RuleOrder
 from .source.module import Module
@@ -61,7 +61,7 @@ def _set_meanings(file: FileRewrite) -> None:
             file.flag(clip, reason)
 
 
-def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
+def _completed(file: FileRewrite, clip: FoundClip) -> PortedClip:
     """Add suggested code to the result for a flagged clip, and remove checks that do not apply."""
     site = file.sites[clip]
     if site.verdict == "flagged":

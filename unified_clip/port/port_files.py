@@ -19,8 +19,8 @@ from pathlib import Path
 from .._coded_error import CodedError
 from .._directories import files_below
 from .catalog import clip_pattern
-from .clip_site import PortedFile, Target, UnreadableFile
 from .port_file import port
+from .ported_clip import PortedFile, Target, UnreadableFile
 from .source.parse_guard import TOO_DEEP, UnreadableError
 
 FORCE = "Or add --force to this command."

@@ -17,7 +17,7 @@ from .catalog import (
     clip_functions,
     last_names,
 )
-from .clip_call import FoundClip, Imports
+from .found_clip import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of

@@ -10,8 +10,8 @@ import libcst as cst
 
 from . import trainer_arguments
 from .catalog import KERAS_RULES, TrainerSetting, clip_function
-from .clip_call import Arguments, FoundClip, entry_of
-from .clip_site import Target
+from .found_clip import Arguments, FoundClip, entry_of
+from .ported_clip import Target
 from .source.module import Module
 from .source.syntax_tree import keyword_of, keywords_of, sorted_nodes
 from .steps.paddle_clips import SELECTING_ARGUMENTS

@@ -12,8 +12,8 @@ from ..config.clip_config import ClipConfig
 from ..errors import ConfigError
 from . import trainer_arguments
 from .catalog import KERAS_RULES, names
-from .clip_call import FoundClip
-from .clip_site import Meaning
+from .found_clip import FoundClip
+from .ported_clip import Meaning
 from .source.module import Module
 from .source.syntax_tree import keyword_of, keywords_of
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings
-from .clip_call import Entry, FoundClip, Imports, entry_of
-from .clip_site import SET_OUTSIDE
+from .found_clip import Entry, FoundClip, Imports, entry_of
+from .ported_clip import SET_OUTSIDE
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unified_clip.port.clip_site import PortedFile
+from unified_clip.port.ported_clip import PortedFile
 
 
 def unless_it_kills(path: Path) -> PortedFile:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unified_clip import ClipConfig
-from unified_clip.port.clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
+from unified_clip.port.ported_clip import Meaning, PortedClip, PortedFile, Target, UnreadableFile, Verdict
 from unified_clip.port.report import build
 from unified_clip.port.report.model import Report
 
@@ -32,8 +32,8 @@ def site(
     becomes: str = "",
     after: Meaning | None = None,
     **fields: Any,
-) -> ClipSite:
-    return ClipSite(line, 4, name, text, verdict, meaning, becomes, after, **fields)
+) -> PortedClip:
+    return PortedClip(line, 4, name, text, verdict, meaning, becomes, after, **fields)
 
 
 def report_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-from unified_clip.port.clip_site import ClipSite, Target
 from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import PortedClip, Target
 
 PADDLE = """\
 import paddle
@@ -50,7 +50,7 @@ class Trainer:
 """
 
 
-def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[ClipSite]]:
+def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[PortedClip]]:
     result = port(Path("a.py"), dedent(source).encode(), target, native)
     return result.after.decode(), list(result.sites)
 

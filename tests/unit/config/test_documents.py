@@ -10,7 +10,7 @@ from support.config.format_samples import DATA
 from unified_clip import ConfigError
 from unified_clip.config import documents
 from unified_clip.config.documents import Document, PartialTable, Unknown, UnreadFile
-from unified_clip.config.documents.inheritance.base import MOST_FILES
+from unified_clip.config.documents.inheritance.base_class import MOST_FILES
 from unified_clip.config.documents.interpolation import resolve
 from unified_clip.config.documents.merge import MergeRules
 from unified_clip.config.formats import convert

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import pytest
 from support.tiers import quick
 
-from unified_clip.port.clip_site import PortedFile, Target
 from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import PortedFile, Target
 from unified_clip.port.rules.registry import rules
 from unified_clip.port.source.parse_guard import UnreadableError
 

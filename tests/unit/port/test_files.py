@@ -14,8 +14,8 @@ from support.port import faults as port_faults
 
 from unified_clip import cli
 from unified_clip.port import port_files
-from unified_clip.port.clip_site import PortedFile, UnreadableFile
 from unified_clip.port.port_files import PortError
+from unified_clip.port.ported_clip import PortedFile, UnreadableFile
 from unified_clip.port.source.parse_guard import TOO_DEEP
 
 CLIPS = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"

@@ -12,8 +12,8 @@ import libcst as cst
 import pytest
 
 from unified_clip.port.catalog import KERAS_OPTIMIZER, clip_function, clip_pattern, may_clip
-from unified_clip.port.clip_site import Target
 from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import Target
 from unified_clip.port.source.edits import Edits
 from unified_clip.port.source.module import Module
 from unified_clip.port.source.renames import is_name_taken

@@ -13,7 +13,7 @@ import pytest
 
 from unified_clip import cli
 from unified_clip.port import port_files
-from unified_clip.port.clip_site import PortedFile
+from unified_clip.port.ported_clip import PortedFile
 from unified_clip.port.report import build
 
 CLIP = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"

@@ -11,7 +11,7 @@ import pytest
 from support.tiers import nightly
 
 from unified_clip import cli
-from unified_clip.port import marks
+from unified_clip.port import flag_comments
 from unified_clip.port.port_file import port
 
 CERTAIN = "import torch\n\ntorch.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
@@ -27,18 +27,18 @@ REST = [path for path in CORPUS if path not in QUICK]
 
 def mark(content: bytes, path: Path = Path("a.py"), *, rewritten: bool = False) -> bytes:
     file = port(path, content)
-    return marks.mark(file, "torch", False, rewritten=rewritten).after
+    return flag_comments.mark(file, "torch", False, rewritten=rewritten).after
 
 
 @pytest.mark.parametrize("path", [*QUICK, *nightly(*REST)], ids=lambda path: path.stem)
 def test_marks_change_no_code_and_are_replaced_by_the_next_run(path: Path) -> None:
     content = path.read_bytes()
     file = port(path, content)
-    once = marks.mark(file, "torch", False, rewritten=False).after
+    once = flag_comments.mark(file, "torch", False, rewritten=False).after
     assert ast.dump(ast.parse(once)) == ast.dump(ast.parse(content))
     assert (once != content) == any(site.verdict == "flagged" for site in file.sites)
     assert mark(once, path) == once
-    assert marks.OLD_MARK.sub(b"", once) == content
+    assert flag_comments.OLD_MARK.sub(b"", once) == content
 
 
 def test_a_mark_stands_above_the_statement_with_its_indentation() -> None:

@@ -11,8 +11,8 @@ from support.port.snippets import ported, verdicts
 from unified_clip import cli
 from unified_clip.port import port_files
 from unified_clip.port.catalog import clip_functions, clip_pattern, may_clip, settings
-from unified_clip.port.clip_site import Target
 from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import Target
 from unified_clip.port.source.parse_guard import identifiers
 
 TAPE_CLIP = """\

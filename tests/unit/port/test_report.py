@@ -17,8 +17,8 @@ from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, re
 from unified_clip import ClipConfig
 from unified_clip._report_model import json_schema
 from unified_clip.port import catalog
-from unified_clip.port.clip_site import Meaning, PortedFile, UnreadableFile
 from unified_clip.port.port_file import port
+from unified_clip.port.ported_clip import Meaning, PortedFile, UnreadableFile
 from unified_clip.port.report import build, model, terminal
 
 DOCS = Path(__file__).parents[3] / "docs"

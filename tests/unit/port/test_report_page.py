@@ -15,7 +15,7 @@ from support.port.sites import report_of, report_with_everything
 
 from unified_clip import cli
 from unified_clip.parity.report import page
-from unified_clip.port.clip_site import PortedFile
+from unified_clip.port.ported_clip import PortedFile
 from unified_clip.port.report import build
 
 ONE_CASE = """

@@ -7,7 +7,7 @@ from support.port.snippets import KERAS, PADDLE, TAPE, ported, verdicts, with_li
 
 from unified_clip.port import catalog
 from unified_clip.port.catalog import ClipFunction
-from unified_clip.port.clip_site import Target
+from unified_clip.port.ported_clip import Target
 
 # -- names
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.port.snippets import PADDLE, ported, with_lines
 
-from unified_clip.port.clip_site import Target
+from unified_clip.port.ported_clip import Target
 
 GLOBAL = with_lines(PADDLE, ("ByNorm(1.0)", "ByGlobalNorm(max_norm)"))
 

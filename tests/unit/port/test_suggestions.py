@@ -7,7 +7,7 @@ import math
 import pytest
 from support.port.snippets import ported
 
-from unified_clip.port.clip_site import Target
+from unified_clip.port.ported_clip import Target
 
 
 @pytest.mark.parametrize("value", ["0", "0.0", "-1.0"])

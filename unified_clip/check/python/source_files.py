@@ -25,8 +25,8 @@ from ...port.catalog import (
     clip_function,
     settings,
 )
-from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.port_files import port_all
+from ...port.ported_clip import SET_OUTSIDE, PortedClip, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
 from ..notebooks import clips_in_notebooks
@@ -44,7 +44,7 @@ from . import (
 )
 from .calls import attributes, config_calls, effect, options, switched_off, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
-from .steps import scaled_gradients, unclipped
+from .steps import scaled_gradients, steps_without_clip
 from .trainers import deepspeed
 
 _Known = tuple[Source, Mapping[str, config_calls.ConfigVariable]]
@@ -143,7 +143,7 @@ def _in_steps(
             use = ClipUse(path, line, column + 1, f"{OWN}.ClipConfig", package=OWN)
             yield _under_accelerate(use, reasons[line, column])
         if clips:
-            yield from unclipped.read(source, path, named | own)
+            yield from steps_without_clip.read(source, path, named | own)
 
 
 def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
@@ -225,7 +225,7 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
 
 
 def _native(
-    path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None, paths: Sequence[Path]
+    path: Path, site: PortedClip, is_replaced: bool, source: Source, call: ast.Call | None, paths: Sequence[Path]
 ) -> ClipUse | None:
     """Return a framework's own clip, or None if the code clips no gradients.
 
@@ -329,7 +329,7 @@ def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
         raise ConfigError(ONE_PER_GROUP)
 
 
-def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:
+def _is_set_outside(site: PortedClip, call: ast.Call | None) -> bool:
     """Return whether a trainer reads its clip from a file or from the command line."""
     is_unpacked = call is not None and (
         any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)

@@ -15,8 +15,8 @@ from packaging.version import InvalidVersion, Version
 from ..._static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document, Key, infinity
-from ..documents.inheritance.alone import OneFile
-from ..documents.inheritance.base import Inheritance
+from ..documents.inheritance.base_class import Inheritance
+from ..documents.inheritance.single_file import OneFile
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 from .engines import except_under
 from .naming import name_format

@@ -17,7 +17,7 @@ from packaging.version import Version
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
 from ..documents import DOCUMENT_KINDS, Document, PartialTable, dotted
-from ..documents.inheritance.alone import with_unread_bases
+from ..documents.inheritance.single_file import with_unread_bases
 from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data

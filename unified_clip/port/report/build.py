@@ -14,7 +14,7 @@ from ..._coded_error import CodedError
 from ..._display import counted
 from ...config.explain import compare, describe
 from .. import catalog
-from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
+from ..ported_clip import Meaning, PortedClip, PortedFile, Target, UnreadableFile, Verdict
 from . import differences, model, terminal
 from .model import Report
 
@@ -131,7 +131,7 @@ class _Tables:
         self.comparisons: dict[Hashable, model.MeaningComparison] = {}
         self.known: dict[Hashable, model.KnownDifferenceSummary] = {}
 
-    def clip(self, site: ClipSite) -> model.ReportedClip:
+    def clip(self, site: PortedClip) -> model.ReportedClip:
         before, after = site.meaning, site.becomes_meaning
         is_old_keras = site.name.endswith("(clipnorm=)") and (before is None or before.config.rule != "norm")
         measured = "" if site.verdict == "left" or is_old_keras else differences.measured_as(site.name)

@@ -13,7 +13,7 @@ from ..._display import safe
 from ..._report_model import Real, ReportModel, json_schema
 from ...config.explain import describe
 from ...config.explain.compare import Outcome
-from ..clip_site import Target, Verdict
+from ..ported_clip import Target, Verdict
 
 
 class WorkedExample(ReportModel):

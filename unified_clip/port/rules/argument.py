@@ -8,8 +8,8 @@ from __future__ import annotations
 import libcst as cst
 
 from .. import trainer_arguments
-from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
 from ..to_config import has_several_limits, is_off_in_keras, is_standalone_clipnorm
 from .function import flag_if_unsupported
 from .registry import RuleOrder, register

@@ -8,9 +8,9 @@ from __future__ import annotations
 import libcst as cst
 
 from ..catalog import HOOK
-from ..clip_call import FoundClip
 from ..clip_coefficients import is_coefficient
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
 from ..possible_clips import calls_of, words_around
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
 from ..source.module import Module
 from ..steps.paddle_clips import ClipSource
 from ..steps.tape import TapeStep

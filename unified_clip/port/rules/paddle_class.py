@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ..catalog import ClassCheck, class_checks
-from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
 from ..source.module import Module
 from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register

@@ -12,8 +12,8 @@ from typing import cast
 
 import libcst as cst
 
-from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
 from ..source.module import Module
 from ..source.syntax_tree import method_of, owner_of
 from ..steps.paddle_clips import ClipSource, PaddleClips

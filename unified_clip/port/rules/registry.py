@@ -27,9 +27,9 @@ from enum import IntEnum
 from functools import cache
 from typing import Any
 
-from ..clip_call import FoundClip
-from ..clip_site import Target
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
+from ..ported_clip import Target
 
 
 class RuleOrder(IntEnum):

@@ -12,8 +12,8 @@ import libcst as cst
 
 from .. import suggested_code
 from ..catalog import KERAS_RULES
-from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..found_clip import FoundClip
 from ..source.edits import Edits
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, owner_of

@@ -8,7 +8,7 @@ from typing import cast
 
 import libcst as cst
 
-from ..clip_call import FoundClip
+from ..found_clip import FoundClip
 from ..source.module import Binding, Module
 from ..source.syntax_tree import is_name, keyword_of
 from ..to_config import UnsureError

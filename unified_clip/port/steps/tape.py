@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ..catalog import names
-from ..clip_call import Arguments
+from ..found_clip import Arguments
 from ..source.gradient_flow import Gradients
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, method_of, owner_of

@@ -11,7 +11,7 @@ from ....config.documents import format_value
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ....port.catalog import ClipFunction
-from ....port.clip_site import Meaning
+from ....port.ported_clip import Meaning
 from .. import clipped_parameters
 from ..steps import scaled_gradients
 from . import order, unused_result

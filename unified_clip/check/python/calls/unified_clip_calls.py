@@ -15,7 +15,14 @@ from ....errors import ConfigError
 from ....port.catalog import FRAMEWORKS, clip_functions, positional_parameters
 from ...clip_use import OWN, ClipUse
 from ...notebooks.cells import python_source
-from .. import clipped_parameters, clipped_twice, optax_order, overrides, source_paths, unused_configurations
+from .. import (
+    changed_configurations,
+    clipped_parameters,
+    clipped_twice,
+    optax_order,
+    source_paths,
+    unused_configurations,
+)
 from . import effect
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
@@ -67,7 +74,7 @@ def uses(path: Path) -> list[ClipUse]:
     except ConfigError as error:
         return [ClipUse(path, 1, 1, OWN, why_unknown=str(error), package=OWN)]
     own = [use for name, node in used if (use := _own(source, path, name, node)) is not None]
-    own_calls = [(OWN, *each) for each in overrides.read(source)]
+    own_calls = [(OWN, *each) for each in changed_configurations.read(source)]
     own_calls += [("optax", *each) for each in optax_order.own(source)]
     return own + [
         ClipUse(
@@ -77,7 +84,7 @@ def uses(path: Path) -> list[ClipUse]:
             f"{OWN}.{name}",
             why_unknown=why,
             package=package,
-            changes_nonfinite=overrides.changes_nonfinite(call),
+            changes_nonfinite=changed_configurations.changes_nonfinite(call),
         )
         for package, call, name, why in own_calls
     ]
@@ -98,8 +105,8 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         if name in clipped_twice.CALLBACKS:
             callback = unused_configurations.marked(source, use(), call)
             return callback if callback.unused else None
-        if name in [f"ClipConfig.{maker}" for maker in overrides.MAKERS]:
-            return use(why_unknown=overrides.WHY.format(code=ast.unparse(call)))
+        if name in [f"ClipConfig.{maker}" for maker in changed_configurations.MAKERS]:
+            return use(why_unknown=changed_configurations.WHY.format(code=ast.unparse(call)))
         if name == "ClipConfig.loads":
             document = source.arguments(call, ["text", "kind"])
             return unused_configurations.marked(source, use(ClipConfig.loads(**document.data)), call)

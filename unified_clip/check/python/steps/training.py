@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
 from ...notebooks.cells import source_of
 from ..optimizers import built
-from . import base_classes, unclipped
+from . import base_classes, steps_without_clip
 from .events import APPLY, Timeline
 from .flow import Flow
 
@@ -102,7 +102,7 @@ def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
     timeline = Timeline(source, frozenset())
     if not any(event.kind == "backward" for events in timeline.roots() for event in events):
         return
-    for _, _, event in unclipped.steps_of(timeline):
+    for _, _, event in steps_without_clip.steps_of(timeline):
         name = last_name(event.call.func)
         is_compiled = event.owner == "self.optimizer" and name in APPLY
         if not is_compiled and (name != "minimize" or event.owner not in source.imports):

@@ -11,7 +11,7 @@ from ..document import Document, Layer
 from ..keys import Key, format_value
 from ..merge import MergeError, MergeRules
 from ..unknown import Unknown, UnreadFile
-from .base import Files, Inheritance, Parse
+from .base_class import Files, Inheritance, Parse
 
 PLAIN = MergeRules()
 

@@ -16,7 +16,7 @@ from ..files import parse, read_text
 from ..keys import Key
 from ..merge import MergeRules
 from ..unknown import PartialTable, UnreadFile
-from .base import Files, Inheritance, Parse
+from .base_class import Files, Inheritance, Parse
 from .hydra_defaults import Default, defaults, has_defaults, package_header
 
 RULES = MergeRules(keeps_missing=True)

@@ -12,7 +12,7 @@ from typing import Any
 from ..document import Document, Layer
 from ..keys import Key
 from ..unknown import Unknown
-from .base import Files, Inheritance, Parse
+from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
 """The maximum number of folders in a search for a named file. The search goes upwards from the folder of the

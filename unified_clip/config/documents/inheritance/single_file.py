@@ -8,7 +8,7 @@ from typing import Any
 from ..document import Document
 from ..merge import MergeRules
 from ..unknown import UnreadFile
-from .base import Inheritance, Parse
+from .base_class import Inheritance, Parse
 from .hydra_defaults import has_defaults
 
 BASE_KEYS = ("_BASE_", "_base_")

@@ -28,7 +28,7 @@ class Meaning:
 
 
 @dataclass
-class ClipSite:
+class PortedClip:
     line: int
     column: int
     name: str
@@ -65,7 +65,7 @@ class PortedFile:
     path: Path
     before: bytes
     after: bytes
-    sites: Sequence[ClipSite] = ()
+    sites: Sequence[PortedClip] = ()
 
     @property
     def is_changed(self) -> bool:

@@ -1,3 +1,5 @@
+"""Find optimizers that are built without a clip, in files that build another optimizer with a clip."""
+
 from __future__ import annotations
 
 import ast

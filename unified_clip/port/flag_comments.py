@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-from .clip_site import PortedFile, Target
 from .port_file import port
+from .ported_clip import PortedFile, Target
 
 MARK = "# unified-clip: "
 MORE = "#   "

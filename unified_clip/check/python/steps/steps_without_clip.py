@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ....config.formats.python_source import Source, last_name
 from ...clip_use import ClipUse
 from ..optimizers import attached, has_clip, is_made
-from . import chains, flow
+from . import flow, optimizers_without_clip
 from .events import APPLY, Event, Place, Timeline
 
 COMPUTING = ("gradient", "gradients", "compute_gradients", "get_gradients")
@@ -111,7 +111,7 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
             judged.append((event, steps.clip_of(event, events[:index])))
     clipped = [_Clipped(event.owner, line) for event, line in judged if line]
     uses = _of_steps(path, judged, clipped) if clipped else []
-    return uses + chains.read(source, path, timeline, {event.owner for event, _ in judged})
+    return uses + optimizers_without_clip.read(source, path, timeline, {event.owner for event, _ in judged})
 
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
