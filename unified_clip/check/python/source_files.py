@@ -22,6 +22,7 @@ from ...errors import ConfigError
 from ...port.catalog import (
     ENGINE_METHODS,
     FRAMEWORKS,
+    ClipFunction,
     clip_function,
     settings,
 )
@@ -256,26 +257,34 @@ def _native(
         )
         return _with_option(source, call, threshold, use(why_unknown=why, rule=rule), paths)
     try:
-        config = site.meaning.config if site.meaning else engine_methods.config(source, call)
-        if config is None:
-            reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
-            unknown = NOT_CALLED if call is None else RUN_TIME
-            why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
-            return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
-        if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
-            trainer, _, argument = site.name.rstrip("=)").partition("(")
-            default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
-            return _under_deepspeed(source, default)
-        if call is None:  # an argument of a trainer
-            return _under_deepspeed(source, use(config))
-        _check_arguments(source, call, site.name)
-        code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
-        return use(
-            effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code
-        )
+        return _with_settings(site, source, call, function, use)
     except ConfigError as error:
         why = str(error).removeprefix(f"{path.name}, line {site.line}: ")
         return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
+
+
+def _with_settings(
+    site: PortedClip, source: Source, call: ast.Call | None, function: ClipFunction | None, use: partial[ClipUse]
+) -> ClipUse | None:
+    """Return a clip with the settings of its call, or with the default of a trainer.
+
+    use: Makes a `ClipUse` at the place of the clip.
+    """
+    config = site.meaning.config if site.meaning else engine_methods.config(source, call)
+    if config is None:
+        reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
+        unknown = NOT_CALLED if call is None else RUN_TIME
+        why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
+        return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
+    if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
+        trainer, _, argument = site.name.rstrip("=)").partition("(")
+        default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
+        return _under_deepspeed(source, default)
+    if call is None:  # an argument of a trainer
+        return _under_deepspeed(source, use(config))
+    _check_arguments(source, call, site.name)
+    code = clipped_parameters.with_threshold_slot(call, function.parameters, function.limits) if function else ""
+    return use(effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code)
 
 
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
