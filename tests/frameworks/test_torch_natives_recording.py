@@ -22,7 +22,7 @@ import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip.recording import runs
 from unified_clip.recording.losses import logged_numbers
-from unified_clip.recording.natives.steps import MOST_LOSSES
+from unified_clip.recording.natives.optimizer_steps import MOST_LOSSES
 from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]

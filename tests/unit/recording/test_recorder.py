@@ -23,7 +23,7 @@ import unified_clip.numpy as uc
 from unified_clip import ClipWarning
 from unified_clip._core import observer
 from unified_clip.recording import compare
-from unified_clip.recording.natives.steps import record_step
+from unified_clip.recording.natives.optimizer_steps import record_step
 from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}

@@ -38,7 +38,7 @@ def with_changes(report: ParityReport, changes: list[Change] | None) -> ParityRe
     """
     judged = report.model_copy(update={"baseline": changes, "exit_code": exit_status(report, changes)})
     judged = judged.model_copy(update={"problems": _problems(judged)})
-    return judged.model_copy(update={"verdict": _verdict(judged)})
+    return judged.model_copy(update={"verdict": _verdict_sentence(judged)})
 
 
 def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
@@ -216,7 +216,7 @@ def _detail(report: ParityReport, framework: str, result: Result) -> str:
     return f"{result.detail}. Install {framework}, or {remedy}"
 
 
-def _verdict(report: ParityReport) -> str:
+def _verdict_sentence(report: ParityReport) -> str:
     absent = report.absent
     present = [framework for framework in report.frameworks if framework not in absent]
     of = f"{counted(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"

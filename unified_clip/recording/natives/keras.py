@@ -15,7 +15,7 @@ from ..._core.observer import Rule
 from .base import OBSERVER, RunningCall, without_none
 from .hooks import HOOKS
 from .native_call import NativeCall
-from .steps import UNSCALED, decayed_elements, of_groups, record_step, reported
+from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """Maps each argument of Keras' optimizers to its clip rule. The first argument that is set is used."""

@@ -15,7 +15,7 @@ from optax._src import alias
 from .base import OBSERVER
 from .hooks import HOOKS
 from .native_call import NativeCall
-from .steps import decayed_elements, of_groups, record_step, reported
+from .optimizer_steps import decayed_elements, of_groups, record_step, reported
 from .traced import report_call, report_step
 
 OPTIMIZERS = (

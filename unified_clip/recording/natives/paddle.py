@@ -15,7 +15,7 @@ from ...tensors.types import Dense, from_numpy
 from .base import OBSERVER, RunningCall, clip_parameters
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
-from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
+from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
 
 
 class InProgram(NamedTuple):

@@ -19,7 +19,7 @@ from ...tensors.types import from_numpy
 from .base import OBSERVER, without_none
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
-from .steps import LOSSES, UNSCALED, record_step, reported
+from .optimizer_steps import LOSSES, UNSCALED, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """A function that gets the values of the thresholds, and returns the settings of the call."""

@@ -15,7 +15,7 @@ from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
-from .steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, reported
+from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, reported
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 

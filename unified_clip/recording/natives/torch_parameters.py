@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
-from .steps import reported
+from .optimizer_steps import reported
 
 State = tuple[int, int]
 """(id of a gradient, number of in-place changes of the gradient)."""

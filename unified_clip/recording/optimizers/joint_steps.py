@@ -8,7 +8,7 @@ from typing import Any
 
 from ..recorded_run import OptimizerStep, RecordedRun
 from .clips_after_step import is_late
-from .iterations import Iteration, clipped_size, is_clipped_first, iteration_sizes, iterations_of
+from .step_alignment import Iteration, clipped_size, is_clipped_first, iteration_sizes, iterations_of
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
