@@ -15,6 +15,7 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
+from . import wrong_settings
 from .cause import CauseKind, distinct_texts, instead
 from .eps import COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
 from .observation import By, Hypothesis, Observation
@@ -275,7 +276,6 @@ def scaled_gradients(call: Observation) -> Iterator[Hypothesis]:
     narrowest = min(call.scalings.values(), key=lambda each: each.high - each.low)
     factor = (narrowest.low + narrowest.high) / 2
     if 1 + SCALED <= factor < math.inf:
-        sentence = f"as when every gradient is {factor:.6g} times as large"
-        coefs = [factor * coef for coef in call.expected_coefs]
+        cause, coefs = wrong_settings.scaled_gradients(factor), [factor * coef for coef in call.expected_coefs]
         norms = [call.total_norm, call.total_norm * factor]
-        yield Hypothesis("scaled gradients", sentence, (), norms, coefs=coefs, tolerance=IN_FLOAT32)
+        yield Hypothesis(cause.kind, cause.sentence, (), norms, coefs=coefs, tolerance=IN_FLOAT32)

@@ -13,7 +13,7 @@ from functools import partial
 
 from .cause import Cause, CauseKind, distinct_texts, instead
 from .eps import COMMON_EPS, IN_ROOT, in_root, on_coefficient
-from .observation import NORM_TOLERANCE, Observation
+from .observation import NORM_TOLERANCE, Hypothesis, Observation
 from .scaling import Scaling
 from .sums import IN_FLOAT32, rounding_noise
 
@@ -29,6 +29,12 @@ CONDITIONS = {
 
 LARGEST_EPS = 1.0
 
+ROUNDING = 1e-5
+"""If a coefficient is larger than 1 by more than this number, the call does not limit its coefficients to 1."""
+
+MIN_LISTS = 2
+"""The smallest number of lists of gradients that show that all norms are wrong by the same factor."""
+
 DIGITS = (1, 2, 3, 6, 17)
 
 
@@ -41,13 +47,23 @@ def wrong_settings(
     correct: Comparable calls without a difference.
     differing: Comparable calls with a difference. `differing` does not contain the call `this`.
     """
-    if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
+    if this.by == "per slice":
+        return
+    if not _has_correct_norm(this):
+        yield from _scaled_norm(this, correct, differing)
         return
 
     required = [each for each in (this, *correct) if each.threshold < math.inf]
 
     def common(bounds: Bounds) -> Interval | None:
         return _common(required, differing, partial(_numbers, bounds=bounds))
+
+    if (scale := common(_scale)) and not scale[0] <= 1 <= scale[1]:
+        number = _simple(scale, ())
+        if number is not None and any(map(_changes_unclipped, (this, *differing))):
+            yield scaled_gradients(number)
+    if this.threshold == math.inf:
+        return
 
     sentences = []
     if eps := common(_eps):
@@ -75,6 +91,32 @@ def wrong_settings(
     if conditions := list(_conditions(lambda powers: _common(required, differing, partial(_ratios, powers=powers)))):
         sentence = f"as when gradients are scaled to the threshold only if {', or if '.join(conditions)}"
         yield Cause("another condition", sentence)
+
+
+def scaled_gradients(factor: float) -> Cause:
+    return Cause("scaled gradients", f"as when every gradient is {factor:.6g} times as large")
+
+
+def _scaled_norm(
+    this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
+) -> Iterator[Cause]:
+    """Yield a cause if the norms of several lists of gradients are wrong by the same factor."""
+    calls = [each for each in (this, *correct, *differing) if each.norm or each.expected_norm]
+    factors = {each: each.norm / each.expected_norm for each in calls if each.norm and each.expected_norm}
+    factor = factors.get(this, 1.0)
+    if this.by != "global" or any(not math.isclose(factors.get(each, 0.0), factor, rel_tol=ROUNDING) for each in calls):
+        return
+    contradicting = [each for each in calls if not _explains_scaled_norm(each, factor)]
+    if this not in contradicting and 2 * lists_of(contradicting) < lists_of(calls) >= MIN_LISTS:
+        yield Cause("coefficient", f"as with a norm that is {factor:.6g} times as large")
+
+
+def _explains_scaled_norm(call: Observation, factor: float) -> bool:
+    return call.explains(Hypothesis(norms=[factor * norm for norm in call.norms]), ROUNDING)
+
+
+def _changes_unclipped(call: Observation) -> bool:
+    return any(each.unchanged_is_expected and not each.is_unchanged for each in call.scalings.values())
 
 
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
@@ -146,8 +188,9 @@ def _numbers(call: Observation, bounds: Bounds) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
+    """Return the interval of the coefficients before they are limited to 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
-    return low, math.inf if scaling.is_unchanged or high >= 1 else high
+    return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 
 
 def _eps(call: Observation, norm: float, coefs: Interval) -> Interval:
@@ -164,7 +207,8 @@ def _eps_in_root(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Interval:
-    return coefs[0] - call.threshold / norm, coefs[1] - call.threshold / norm
+    coef = min(1.0, call.threshold / norm)
+    return coefs[0] - coef, coefs[1] - coef
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
@@ -189,6 +233,11 @@ def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
 def _factor(call: Observation, norm: float, coefs: Interval) -> Interval:
     low, high = _constant(call, norm, coefs)
     return (low / call.threshold, high / call.threshold) if call.threshold else (-math.inf, math.inf)
+
+
+def _scale(call: Observation, norm: float, coefs: Interval) -> Interval:
+    coef = min(1.0, call.threshold / (norm + call.eps))
+    return (coefs[0] / coef, coefs[1] / coef) if coef else (-math.inf, math.inf)
 
 
 def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:

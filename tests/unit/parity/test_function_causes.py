@@ -89,6 +89,19 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
         "another eps of the clip",
         "as with eps 0.001 instead of 0",
     ),
+    **{
+        f"every coefficient times {factor}": (
+            lambda g, c, factor=factor: (factor * min(1.0, c / math.hypot(*norms(g))), math.hypot(*norms(g))),  # type: ignore[misc]
+            "scaled gradients",
+            f"as when every gradient is {factor} times as large",
+        )
+        for factor in (0.5, 0.99, 1.00005, 1.01, 2)
+    },
+    "a norm that is twice as large": (
+        lambda g, c: by_norm(2 * math.hypot(*norms(g)), c),
+        "coefficient",
+        "as with a norm that is 2 times as large",
+    ),
     "the same threshold everywhere": (
         lambda g, c: by_norm(math.hypot(*norms(g)), 0.3),
         "another threshold",
@@ -141,6 +154,29 @@ def test_a_threshold_is_named_in_place_of_a_mean_that_is_not_returned() -> None:
     lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
     assert {each.cause and each.cause.kind for each in diagnoses.values()} == {"another threshold"}
+
+
+@pytest.mark.parametrize("factors", [(1.00018, 1.00088, 1.0007), (1.0002, 1.0002, 1.0009)])
+def test_factors_that_differ_between_cases_have_no_cause(factors: Sequence[float]) -> None:
+    by_threshold = dict(zip(THRESHOLDS, factors, strict=True))
+
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = math.hypot(*norms(gradients))
+        return by_threshold[threshold] * min(1.0, threshold / norm), norm
+
+    diagnoses = diagnose_function(clip, {"two": LISTS["two"]})
+    assert [each.cause for each in diagnoses.values()] == [None, None, None]
+
+
+def test_an_eps_is_added_to_a_coefficient_of_at_most_1() -> None:
+    diagnoses = diagnose_function(lambda g, c: (min(1.0, c / math.hypot(*norms(g))) + 1e-3, math.hypot(*norms(g))))
+    eps = ("another eps of the clip", "as with eps 0.001 added to the coefficient")
+    assert {each.cause for name, each in diagnoses.items() if not name.endswith(" 100.0")} == {eps}
+
+
+def test_one_list_does_not_show_that_all_norms_are_too_large() -> None:
+    diagnoses = diagnose_function(lambda g, c: by_norm(2.1 * math.hypot(*norms(g)), c), {"two": LISTS["two"]})
+    assert [each.cause for each in diagnoses.values()] == [None, None, None]
 
 
 def test_the_last_gradient_is_left_out_of_each_list() -> None:
