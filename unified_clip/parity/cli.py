@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, UsageError, check_writable, interrupted, reject, unwritable
 from .._command.parser import FORMATS, comma_separated
-from .._display import counted, safe
+from .._display import counted, enumeration, safe
 from .._mode_options import check_modes
 from .._progress import busy, progress
 
@@ -120,7 +120,11 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     parity.set_defaults(run=partial(run, read_ported=read_ported))
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
     init.add_argument(
-        "gradients", type=Path, nargs="*", metavar="FILE", help="files of gradients (default: all in this directory)"
+        "gradients",
+        type=Path,
+        nargs="*",
+        metavar="FILE",
+        help="files of gradients (default: each .npz, .safetensors, .pdparams and .pdopt file in this directory)",
     )
     init.add_argument(
         "--suite",
@@ -152,12 +156,27 @@ def run_init(options: argparse.Namespace) -> int:
         )
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
-    if not files:
-        print("You passed no gradient file, and this directory has none. So the suite has a worked example.")
-        chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
-        again = f"unified-clip parity init{where}{chosen} gradients.npz"
-        print(safe(f"To test your own gradients, delete {path} and run: {again}"))
+    _print_advice(options, path, where, files, [] if options.gradients else scaffold.files_to_pass())
     return 0
+
+
+def _print_advice(
+    options: argparse.Namespace, path: Path, where: str, files: Sequence[Path], left_out: Sequence[Path]
+) -> None:
+    """Print how to add the files that `init` did not read."""
+    names = enumeration([str(each) for each in left_out[:3]] + [f"{len(left_out) - 3} more"] * (len(left_out) > 3))
+    if left_out:
+        print(safe(f"The suite does not contain {names}: init reads such files only if you pass them."))
+    elif not files:
+        print("You passed no gradient file, and this directory has none.")
+    if not files:
+        print("So the suite has a worked example.")
+    if left_out or not files:
+        chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
+        again = shlex.join(map(str, [*files, *left_out])) or "gradients.npz"
+        print(
+            safe(f"To test your own gradients, delete {path} and run: unified-clip parity init{where}{chosen} {again}")
+        )
 
 
 def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:

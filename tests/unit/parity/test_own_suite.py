@@ -123,7 +123,8 @@ def test_init_without_files_writes_an_example_and_how_to_test_gradients_of_a_mod
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
-    _, example_line, advice = capfd.readouterr().out.splitlines()
+    _, reason, example_line, advice = capfd.readouterr().out.splitlines()
+    assert reason == "You passed no gradient file, and this directory has none."
     assert "the suite has a worked example" in example_line
     np.savez("gradients.npz", weight=np.ones(2, np.float32))
     example_suite = Path("parity/suite.toml").rename("example.toml")
@@ -134,6 +135,28 @@ def test_init_without_files_writes_an_example_and_how_to_test_gradients_of_a_mod
     example = suites.read(Path("parity"))
     assert {case.gradients_name for case in example.cases} == {"worked example", *LITERAL}
     assert example.known is None
+
+
+def test_init_names_the_files_that_only_a_framework_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gradients.pt").touch()
+    assert cli.main(["parity", "init", "--frameworks", "numpy"]) == 0
+    printed = capfd.readouterr().out
+    assert "does not contain gradients.pt: init reads such files only if you pass them." in printed
+    assert "this directory has none" not in printed
+    assert printed.endswith("unified-clip parity init --frameworks numpy gradients.pt\n")
+    for name in "abc":
+        Path(f"{name}.h5").touch()
+    np.savez("own.npz", weight=np.ones(2, np.float32))
+    assert cli.main(["parity", "--suite", "second", "init"]) == 0
+    printed = capfd.readouterr().out
+    assert "does not contain a.h5, b.h5, c.h5 and 1 more:" in printed
+    assert "worked example" not in printed
+    assert printed.endswith("init --suite second/suite.toml own.npz a.h5 b.h5 c.h5 gradients.pt\n")
+    assert cli.main(["parity", "init", "own.npz", "--suite", "third"]) == 0
+    assert "does not contain" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 3e38])

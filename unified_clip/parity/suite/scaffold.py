@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..._atomic_write import atomic_write
@@ -150,7 +150,16 @@ calls = [
 
 
 def chosen_files(paths: Sequence[Path]) -> list[Path]:
-    return list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
+    return list(dict.fromkeys(paths)) or _in_this_directory(files.READ_HERE)
+
+
+def files_to_pass() -> list[Path]:
+    """Return the gradient files in this directory that only a framework reads, so that the user must pass them."""
+    return _in_this_directory(files.CONVERTED)
+
+
+def _in_this_directory(suffixes: Collection[str]) -> list[Path]:
+    return sorted(each for each in Path().iterdir() if each.suffix in suffixes)
 
 
 def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -> Path:
