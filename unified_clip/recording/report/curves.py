@@ -73,7 +73,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group (step, item) tuples by step."""
+    """Group items by step. If there are more than MOST_COLUMNS steps, put several neighbouring steps into one group."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

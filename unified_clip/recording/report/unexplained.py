@@ -107,7 +107,7 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
 
 
 def _are_other_parameters(divergence: Divergence) -> bool:
-    """Return whether the two calls clip different parameters. Their gradients cannot be compared."""
+    """Return whether the two calls of a divergence clip different parameters."""
     return divergence.stage == "norms" or isinstance(divergence.a, tuple)
 
 
