@@ -85,7 +85,10 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
-    """Yield (description, function) for each order of a sum."""
+    """Yield (description, function) for each way to lose precision in `dtype`.
+
+    The function returns the norm over the gradients with the given numbers.
+    """
     sentence = f"as when the squares are added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):

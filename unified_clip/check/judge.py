@@ -49,7 +49,7 @@ NOT_IN_OFF = "Remove this file from check.off in {clip}."
 
 
 class Judge:
-    """`judge` adds sentences about accepted clips to `notes`."""
+    """Compare clips with the clip configuration. `judge` also collects `notes` about accepted clips."""
 
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file

@@ -147,7 +147,7 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. The returned state of a rule adagc has an entry for each gradient of a call.
+        """Return the current states. A state of the rule adagc gets an entry for each gradient of the call.
 
         counts: For each state, the number of gradients in the call. Gradients that are None count, too.
         """

@@ -270,7 +270,10 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether the largest norm exceeds the threshold."""
+    """Return whether the largest norm exceeds the threshold.
+
+    If the two numbers are equal up to rounding, or if a number is unknown, return None.
+    """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None
