@@ -67,7 +67,7 @@ class Judge:
         self._elsewhere: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
         self._text = " ".join(describe.sentences(config))
-        self._comparisons: dict[str, compare.Comparison] = {}
+        self._comparisons: dict[str, compare.ConfigComparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
         """Return the result of a clip, and the finding. The finding is None if the result is "same", "near" or
@@ -240,7 +240,7 @@ class Judge:
             wanted=self._text, differences=list(differences), effect=effect, edit=edit,
         )  # fmt: skip
 
-    def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
+    def _effect(self, config: ClipConfig, rows: Sequence[compare.ComparedResults]) -> str:
         """Return a sentence with three norms of an example: before a clip, after the clip, and after the
         configuration's clip."""
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
@@ -257,14 +257,14 @@ class Judge:
             elements = "other elements become NaN or infinite"
         return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"
 
-    def _comparison(self, config: ClipConfig) -> compare.Comparison:
+    def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
         key = config.dumps("json")
         if key not in self._comparisons:
             self._comparisons[key] = compare.compare(config, self.config, ("this clip", self._file.name))
         return self._comparisons[key]
 
 
-def _differences(compared: compare.Comparison) -> list[Difference]:
+def _differences(compared: compare.ConfigComparison) -> list[Difference]:
     return [
         Difference(about=each.about, found=each.a, wanted=each.b)
         for each in compared.differences

@@ -9,7 +9,7 @@ import libcst as cst
 
 from . import catalog, clip_coefficients, possible_clips, trainer_arguments
 from .catalog import CLIP_NAME, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, clip_packages, last_names
-from .found_clip import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
+from .found_clip import CLAMP_PACKAGES, Arguments, FoundClip, Imports, SettingEntry, entry_of
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
@@ -62,7 +62,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
         yield from trainer_arguments.clips_in_entry(imports, entry)
 
 
-def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
+def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip]:
     """Yield a clip for code such as parameter.need_clip = False, optimizer.clipnorm = 1.0, or {"clipnorm": 1.0}.
 
     An assignment such as optimizer.clipnorm = 1.0 counts only if the name before the dot contains "opt".

@@ -99,7 +99,7 @@ class FoundClip:
         return [self.arguments.value(name) for name in self.function.limits]
 
 
-class Entry(NamedTuple):
+class SettingEntry(NamedTuple):
     """An assignment of a value to a key or attribute, as in {"x": 1}, kwargs["x"] = 1, or settings.x = 1."""
 
     node: cst.CSTNode
@@ -113,16 +113,18 @@ class Entry(NamedTuple):
         return f"{self.owner}.{self.keyword}" if self.owner else f"{{{self.keyword!r}:}}"
 
 
-def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
+def entry_of(module: Module, node: cst.CSTNode) -> SettingEntry | None:
     """If a node is an entry of a dict, or the target of an assignment, return its `Entry`, else None."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
-            return Entry(node, str(key.evaluated_value), value)
+            return SettingEntry(node, str(key.evaluated_value), value)
         case cst.AssignTarget(target=cst.Attribute(value=owner, attr=attribute) as target):
-            return Entry(target, attribute.value, cast(cst.Assign, module.parents[node]).value, module.code(owner))
+            return SettingEntry(
+                target, attribute.value, cast(cst.Assign, module.parents[node]).value, module.code(owner)
+            )
         case cst.AssignTarget(target=cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=key)), *_])):
             if isinstance(key, cst.SimpleString):
-                return Entry(node.target, str(key.evaluated_value), cast(cst.Assign, module.parents[node]).value)
+                return SettingEntry(node.target, str(key.evaluated_value), cast(cst.Assign, module.parents[node]).value)
     return None
 
 

@@ -21,7 +21,7 @@ from .._directories import files_below
 from .catalog import clip_pattern
 from .port_file import port
 from .ported_clip import PortedFile, Target, UnreadableFile
-from .source.parse_guard import TOO_DEEP, UnreadableError
+from .source.parse_guard import TOO_DEEP, UnreadableSourceError
 
 FORCE = "Or add --force to this command."
 FEW_FILES = 20
@@ -166,7 +166,7 @@ def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
     try:
         ported = port(path, read(path), target, native)
         return ported if ported.sites else PortedFile(path, b"", b"")
-    except UnreadableError as error:
+    except UnreadableSourceError as error:
         return UnreadableFile(path, str(error))
     except OSError as error:
         return UnreadableFile(path, f"The file cannot be read: {error.strerror}. Check its path and permissions.")

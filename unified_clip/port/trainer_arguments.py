@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings
-from .found_clip import Entry, FoundClip, Imports, entry_of
+from .found_clip import FoundClip, Imports, SettingEntry, entry_of
 from .ported_clip import SET_OUTSIDE
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
@@ -88,7 +88,7 @@ def clips_in_bases(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
             yield _with_unknown_value(base.value, name, setting)
 
 
-def clips_in_entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
+def clips_in_entry(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip]:
     """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0, or {"grad_clip": 1.0}."""
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:

@@ -404,6 +404,6 @@ def test_tiles_count_the_verdicts_of_the_json(failed_report: Any, html: str) -> 
 def test_a_share_is_never_rounded_to_0_or_100_percent(
     count: int, words: str, failed_report: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = page.View(ParityReport.model_validate(failed_report))
-    monkeypatch.setattr(page.View, "counts", lambda *_: [("equal", count), ("known", 3000 - count)])
+    view = page.PageView(ParityReport.model_validate(failed_report))
+    monkeypatch.setattr(page.PageView, "counts", lambda *_: [("equal", count), ("known", 3000 - count)])
     assert view.percent(view.columns[0], count) == words

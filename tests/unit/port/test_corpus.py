@@ -25,7 +25,7 @@ from support.tiers import quick
 from unified_clip.port.port_file import port
 from unified_clip.port.ported_clip import PortedFile, Target
 from unified_clip.port.rules.registry import rules
-from unified_clip.port.source.parse_guard import UnreadableError
+from unified_clip.port.source.parse_guard import UnreadableSourceError
 
 CORPUS = Path(__file__).parents[2] / "data" / "port"
 FILES: list[dict[str, Any]] = tomllib.loads((CORPUS / "expected.toml").read_text(encoding="utf-8"))["file"]
@@ -68,7 +68,7 @@ def test_each_clip_is_found_and_judged(name: str, target: Target) -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if file["refused"]], ids=lambda file: file["path"])
 def test_files_that_are_not_python_3_are_rejected_with_a_reason(file: dict[str, Any]) -> None:
     path = CORPUS / "sources" / file["path"]
-    with pytest.raises(UnreadableError, match=file["refused"]):
+    with pytest.raises(UnreadableSourceError, match=file["refused"]):
         port(path, path.read_bytes())
 
 

@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from . import json_text, toml_text, yaml_text
 from .document import Document
 from .keys import Duplicate
-from .unreadable import UnreadableError
+from .unreadable import ParseError
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.parse}
@@ -43,7 +43,7 @@ def parse(text: str, kind: str, name: str) -> Document:
     _check_kind(kind)
     try:
         data, duplicates = copy.deepcopy(_parsed(text, kind))
-    except UnreadableError as error:
+    except ParseError as error:
         line = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{name}{line}: {error}", "UC102") from None
     except RecursionError:

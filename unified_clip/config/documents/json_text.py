@@ -7,7 +7,7 @@ from typing import Any
 
 from . import yaml_text
 from .keys import Duplicate
-from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError, too_long
+from .unreadable import MAX_DIGITS, NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
@@ -27,7 +27,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
     try:
         data = json.loads(text, object_pairs_hook=table, parse_int=short_int)
     except json.JSONDecodeError as error:
-        raise UnreadableError(error.lineno, NOT_VALID.format("JSON", error.msg)) from None
+        raise ParseError(error.lineno, NOT_VALID.format("JSON", error.msg)) from None
     return data, _duplicates(text, repeated[0]) if repeated else ()
 
 
@@ -35,7 +35,7 @@ def _duplicates(text: str, name: str) -> tuple[Duplicate, ...]:
     """Return the keys that occur twice in JSON text. The YAML parser finds the lines of these keys."""
     try:
         return yaml_text.parse(text.replace("\t", " "))[1]
-    except (UnreadableError, RecursionError):
-        raise UnreadableError(
+    except (ParseError, RecursionError):
+        raise ParseError(
             None, f"the key {name!r} occurs twice. Parsers use the last value. Remove the first key."
         ) from None

@@ -12,7 +12,7 @@ import tomlkit.exceptions
 import tomlkit.items
 
 from .keys import Duplicate, Key
-from .unreadable import NOT_VALID, UnreadableError, too_long
+from .unreadable import NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
@@ -25,7 +25,7 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
         raise too_long(text, max(re.findall(r"[0-9_]+", text), key=len)) from None
 
 
-def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
+def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> ParseError:
     """Return the error of the parser, with the line number."""
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)
@@ -35,7 +35,7 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
     except (tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as same:
         if repeated := re.match(r"Key .* already exists", str(same)):
             message = f"{repeated[0]}. Remove one."
-    return UnreadableError(int(at[1]) if at else text.rstrip().count("\n") + 1, message)
+    return ParseError(int(at[1]) if at else text.rstrip().count("\n") + 1, message)
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:

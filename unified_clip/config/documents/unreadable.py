@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class UnreadableError(Exception):
+class ParseError(Exception):
     """The error for a text that cannot be parsed. If the parser reports no line, `line` is None."""
 
     def __init__(self, line: int | None, message: str) -> None:
@@ -19,5 +19,5 @@ MAX_DIGITS = 400
 TOO_LONG = f"a number has {{}} characters. Give at most {MAX_DIGITS} characters. If this is a text, quote the text."
 
 
-def too_long(text: str, digits: str) -> UnreadableError:
-    return UnreadableError(text[: text.index(digits)].count("\n") + 1, TOO_LONG.format(len(digits)))
+def too_long(text: str, digits: str) -> ParseError:
+    return ParseError(text[: text.index(digits)].count("\n") + 1, TOO_LONG.format(len(digits)))

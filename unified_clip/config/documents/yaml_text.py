@@ -11,7 +11,7 @@ import yaml
 
 from .keys import Duplicate, Key
 from .unknown import Unknown
-from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, UnreadableError
+from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 
 ALIAS_ALLOWANCE = 100_000
 """The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. The value of an alias counts at each use. Without
@@ -67,8 +67,8 @@ class _Yaml(yaml.SafeLoader):
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 
-def _marked(problem: str, node: yaml.Node) -> UnreadableError:
-    return UnreadableError(node.start_mark.line + 1, problem)
+def _marked(problem: str, node: yaml.Node) -> ParseError:
+    return ParseError(node.start_mark.line + 1, problem)
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
@@ -140,12 +140,12 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
         return data, tuple(_duplicates(text)) if loader.has_duplicates else ()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise UnreadableError(mark.line + 1 if mark else None, NOT_VALID.format("YAML", error.problem)) from None
+        raise ParseError(mark.line + 1 if mark else None, NOT_VALID.format("YAML", error.problem)) from None
     except yaml.reader.ReaderError as error:
         line, character = text[: error.position].count("\n") + 1, chr(error.character)
-        raise UnreadableError(line, f"the character {character!r} is not allowed in YAML. Remove it.") from None
+        raise ParseError(line, f"the character {character!r} is not allowed in YAML. Remove it.") from None
     except yaml.YAMLError as error:
-        raise UnreadableError(None, NOT_VALID.format("YAML", error)) from None
+        raise ParseError(None, NOT_VALID.format("YAML", error)) from None
 
 
 def _duplicates(text: str) -> Iterator[Duplicate]:

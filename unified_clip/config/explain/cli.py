@@ -14,7 +14,7 @@ from ..._mode_options import check_modes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .compare import Comparison, Explanation
+    from .compare import ConfigComparison, ExplainedConfig
     from .examples import Gradients
 
 NUMBERS = ("norm", "coefficient", "norm after")
@@ -55,14 +55,14 @@ def run(options: argparse.Namespace) -> int:
     result = _result(options)
     if options.format == "json":
         print(json.dumps(compare.as_data(result), indent=1, allow_nan=False))
-    elif isinstance(result, compare.Comparison):
+    elif isinstance(result, compare.ConfigComparison):
         _print_comparison(result)
     else:
         _print_explanation(result)
     return 0
 
 
-def _result(options: argparse.Namespace) -> Explanation | Comparison:
+def _result(options: argparse.Namespace) -> ExplainedConfig | ConfigComparison:
     from ...tensors.types import UnreadableError
     from ..clip_config import ClipConfig
     from ..formats.naming import named_by
@@ -125,7 +125,7 @@ def _read_gradients(path: Path) -> Gradients:
     return gradients
 
 
-def _print_explanation(explanation: Explanation) -> None:
+def _print_explanation(explanation: ExplainedConfig) -> None:
     from rich.console import Console
 
     console = Console()
@@ -145,7 +145,7 @@ def _print_explanation(explanation: Explanation) -> None:
     console.print(table)
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: ConfigComparison) -> None:
     from rich.console import Console
 
     console = Console()

@@ -47,7 +47,7 @@ class ExampleResult:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class ExplainedConfig:
     name: str
     sentences: list[str]
     notes: list[str]
@@ -55,7 +55,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferingSetting:
     """A setting that differs between two configurations. Both values are given in words."""
 
     about: str
@@ -64,7 +64,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedResults:
     of: str
     a: ExampleResult
     b: ExampleResult
@@ -78,14 +78,14 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    a: Explanation
-    b: Explanation
+class ConfigComparison:
+    a: ExplainedConfig
+    b: ExplainedConfig
     same: bool
     """Whether both configurations have the same effect on all gradients."""
 
-    differences: list[Difference]
-    compared: list[Compared]
+    differences: list[DifferingSetting]
+    compared: list[ComparedResults]
 
     @property
     def summary(self) -> str:
@@ -107,30 +107,30 @@ class Comparison:
         return f"The results differ in {differing} of {len(self.compared)} examples."
 
 
-def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
+def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> ExplainedConfig:
     """Describe a configuration in words, and clip gradients by the configuration. If `gradients` is None, clip example
     gradients.
     """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
-    return Explanation(name, describe.sentences(config), notes, worked)
+    return ExplainedConfig(name, describe.sentences(config), notes, worked)
 
 
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
-) -> Comparison:
+) -> ConfigComparison:
     """Compare the settings of two configurations, and their effects on gradients. If `gradients` is None, use example
     gradients.
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
     same = a.meaning == b.meaning and a.not_finite == b.not_finite
-    return Comparison(first, second, same, _differences(a, b), compared)
+    return ConfigComparison(first, second, same, _differences(a, b), compared)
 
 
-def as_data(result: Explanation | Comparison) -> dict[str, Any]:
+def as_data(result: ExplainedConfig | ConfigComparison) -> dict[str, Any]:
     """Return the result as JSON data. NaN and infinities become strings."""
-    summary = {"summary": result.summary} if isinstance(result, Comparison) else {}
+    summary = {"summary": result.summary} if isinstance(result, ConfigComparison) else {}
     data: dict[str, Any] = _json.plain(asdict(result) | summary)
     return data
 
@@ -170,13 +170,13 @@ def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Ar
     return ExampleResult(example.of, outcome, last.norm, last.coef, norm_clipped, few), arrays
 
 
-def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> Compared:
+def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str]) -> ComparedResults:
     (first, arrays), (second, other_arrays) = _apply(a, example), _apply(b, example)
     if first.results is None or second.results is None:
         distance = 0.0 if first.outcome == second.outcome else math.inf
     else:
         distance = _distance(arrays, other_arrays)
-    return Compared(example.of, first, second, distance, _sentence(first, second, distance, names))
+    return ComparedResults(example.of, first, second, distance, _sentence(first, second, distance, names))
 
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
@@ -218,12 +218,14 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
     return f"{a.of}: {norms}; {effect}"
 
 
-def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:
+def _differences(a: ClipConfig, b: ClipConfig) -> list[DifferingSetting]:
     shared = {group.name for group in a.groups} & {group.name for group in b.groups}
     aspects, other_aspects = (_aspects(config, shared) for config in (a, b))
     for name in dict.fromkeys(group.name for group in (*a.groups, *b.groups)):
         aspects[f"group {name!r}"], other_aspects[f"group {name!r}"] = _group(a, name), _group(b, name)
-    return [Difference(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]]
+    return [
+        DifferingSetting(about, x, other_aspects[about]) for about, x in aspects.items() if x != other_aspects[about]
+    ]
 
 
 def _group(config: ClipConfig, name: str) -> str:

@@ -14,7 +14,7 @@ from ...tensors.frameworks import TensorConverter
 from ...tensors.types import Gradient
 from ..suite import adaptive_calls
 from ..suite.call_form import CallForm, leaves
-from ..suite.public_calls import Call
+from ..suite.public_calls import PublicCall
 
 
 class FunctionsMissingError(Exception):
@@ -218,7 +218,7 @@ class OnParameters(Adapter):
 @dataclass(eq=False)
 class Invocation:
     adapter: Adapter
-    call: Call
+    call: PublicCall
     call_form: CallForm
     arguments: Mapping[str, Any]
     gradients: Sequence[Any]

@@ -20,7 +20,7 @@ from ...tensors.types import Dense, Lazily, Sparse, densify, digest, encode
 from ..call_outcome import LEARNING_RATE, ClipTensors
 from ..suite import adaptive_calls
 from ..suite.case import Case
-from ..suite.public_calls import Arguments, Call
+from ..suite.public_calls import Arguments, PublicCall
 from . import recursions
 
 MAX_KEPT = 1 << 20
@@ -140,7 +140,7 @@ def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
     return float(np.nextafter(np.float32(n), np.float32(math.copysign(math.inf, extreme))))
 
 
-def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, extreme: int) -> Dense:
+def _clipped(call: PublicCall, arguments: Arguments, gradient: Dense, n: float, extreme: int) -> Dense:
     if call.by_value:
         return _clamped(gradient, *call.bounds(arguments))
     threshold = call.threshold(arguments)
@@ -154,7 +154,7 @@ def _clipped(call: Call, arguments: Arguments, gradient: Dense, n: float, extrem
     return _by_slices(call, gradient, [axis % len(gradient.shape) for axis in arguments["axes"]], threshold, extreme)
 
 
-def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: float, extreme: int) -> Dense:
+def _by_slices(call: PublicCall, gradient: Dense, axes: Sequence[int], threshold: float, extreme: int) -> Dense:
     result = gradient.array.copy()
     for index in np.ndindex(*(1 if axis in axes else length for axis, length in enumerate(gradient.shape))):
         where = tuple(slice(None) if axis in axes else index[axis] for axis in range(len(index)))
@@ -163,7 +163,7 @@ def _by_slices(call: Call, gradient: Dense, axes: Sequence[int], threshold: floa
     return Dense(gradient.dtype, result)
 
 
-def coefficient(call: Call, n: float, threshold: float) -> float:
+def coefficient(call: PublicCall, n: float, threshold: float) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)), with each operation rounded to float64."""
     if threshold == math.inf:
         return 1.0

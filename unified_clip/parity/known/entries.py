@@ -106,7 +106,7 @@ class NativeDifference(Protocol):
     def detail(self) -> str: ...
 
 
-class KnownDifference(schema.Table):
+class KnownDifference(schema.SuiteTable):
     """An entry of `known.toml`: a known difference between a framework's function and exact arithmetic."""
 
     framework: Name
@@ -223,7 +223,7 @@ class KnownDifference(schema.Table):
         return [text for text in self.cases if not any(map(_pattern(text).fullmatch, names))]
 
 
-class KnownFile(schema.Table):
+class KnownFile(schema.SuiteTable):
     known: list[KnownDifference] = Field(default=[])
 
 

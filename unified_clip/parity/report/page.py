@@ -58,7 +58,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Row:
+class PageRow:
     number: int
     case: CaseResult
     columns: Sequence[Column]
@@ -85,7 +85,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     report: ParityReport
 
     @cached_property
@@ -95,8 +95,8 @@ class View:
         return [Column(name, mode) for name in self.report.frameworks for mode in TITLES if (name, mode) in ran]
 
     @cached_property
-    def rows(self) -> list[Row]:
-        return [Row(number, case, self.columns) for number, case in enumerate(self.report.cases, 1)]
+    def rows(self) -> list[PageRow]:
+        return [PageRow(number, case, self.columns) for number, case in enumerate(self.report.cases, 1)]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -171,7 +171,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     changes = [] if report.baseline is None else [change_rows.headline(report.baseline)]
     page: str = _template("page.html").render(
         report=report,
-        view=View(report),
+        view=PageView(report),
         titles=compared_functions.titles(report),
         whose=compared_functions.whose(report),
         sides=dict([("exact", "exact"), *SIDES.items()]),

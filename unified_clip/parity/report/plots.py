@@ -73,7 +73,7 @@ def _bin(distance: float) -> int:
     return min(2 + int(math.log10(distance)), len(BINS) - 2)
 
 
-class Point(NamedTuple):
+class NormPoint(NamedTuple):
     framework: str
     elements: int
     error: float
@@ -82,7 +82,7 @@ class Point(NamedTuple):
 
 def plot_norms(report: ParityReport) -> Markup | None:
     points = [
-        Point(framework, case.elements, native.norm, case.name)
+        NormPoint(framework, case.elements, native.norm, case.name)
         for case in report.cases
         for framework, native in case.natives.items()
         if native.norm is not None and case.elements
@@ -121,9 +121,9 @@ def plot_norms(report: ParityReport) -> Markup | None:
     return figure("norms", words, height, children)
 
 
-def _marks(points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
+def _marks(points: Sequence[NormPoint], x: Callable[[float], float], y: Callable[[float], float]) -> Iterator[Markup]:
     """Yield the marks of the points. If points of one framework are on the same pixel, only one mark is drawn."""
-    places: dict[tuple[str, int, int], list[Point]] = {}
+    places: dict[tuple[str, int, int], list[NormPoint]] = {}
     for point in points:
         places.setdefault((point.framework, round(x(point.elements)), round(y(point.error))), []).append(point)
     for (framework, across, down), group in places.items():

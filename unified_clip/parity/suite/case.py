@@ -9,7 +9,7 @@ from typing import Any
 
 from ...tensors.types import Gradient, Sparse
 from .call_form import PLAIN, CallForm
-from .public_calls import CALLS, Call
+from .public_calls import CALLS, PublicCall
 from .schema import CaseOptions
 
 LONG = 100
@@ -33,7 +33,7 @@ class Case:
     options: CaseOptions = DEFAULT_OPTIONS
 
     @property
-    def call(self) -> Call:
+    def call(self) -> PublicCall:
         return CALLS[self.call_name]
 
     @property

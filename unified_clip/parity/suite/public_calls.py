@@ -10,7 +10,7 @@ Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class PublicCall:
     style: Literal[
         "in place", "list", "each", "measure", "class", "class in place", "settings", "hook", "steps", "units"
     ]
@@ -66,33 +66,33 @@ class Call:
 PYTORCH_EPS = 1e-6
 
 CALLS = {
-    "clip_grad_norm_": Call(
+    "clip_grad_norm_": PublicCall(
         "in place", "torch", ("max_norm",), ("norm_type", "error_if_nonfinite"), eps=PYTORCH_EPS, returns_norm=True
     ),
-    "clip_grads_with_norm_": Call("in place", "torch", ("max_norm", "total_norm"), eps=PYTORCH_EPS),
-    "clip_grad_value_": Call("in place", "torch", ("clip_value",), by_value=True),
-    "get_total_norm": Call("measure", "torch", (), ("norm_type", "error_if_nonfinite"), returns_norm=True),
-    "clip_by_global_norm": Call(
+    "clip_grads_with_norm_": PublicCall("in place", "torch", ("max_norm", "total_norm"), eps=PYTORCH_EPS),
+    "clip_grad_value_": PublicCall("in place", "torch", ("clip_value",), by_value=True),
+    "get_total_norm": PublicCall("measure", "torch", (), ("norm_type", "error_if_nonfinite"), returns_norm=True),
+    "clip_by_global_norm": PublicCall(
         "list", "tensorflow", ("clip_norm",), ("use_norm",), infinite_norm_gives_nan=True, returns_norm=True
     ),
-    "clip_by_norm": Call("each", "tensorflow", ("clip_norm",), ("axes",), by_total_norm=False),
-    "clip_by_value": Call("each", "tensorflow", ("clip_value_min", "clip_value_max"), by_value=True),
-    "global_norm": Call("measure", "tensorflow", (), returns_norm=True),
-    "GradientClipByGlobalNorm": Call("class", "paddle", ("clip_norm",)),
-    "GradientClipByGlobalNorm.clip_": Call("class in place", "paddle", ("clip_norm",), returns_norm=True),
-    "GradientClipByNorm": Call("class", "paddle", ("clip_norm",), by_total_norm=False),
-    "GradientClipByNorm.clip_": Call("class in place", "paddle", ("clip_norm",), by_total_norm=False),
-    "GradientClipByValue.clip_": Call("class in place", "paddle", ("max",), ("min",), by_value=True),
-    "GradientClipByValue": Call("class", "paddle", ("max",), ("min",), by_value=True),
-    "append_gradient_clip_ops": Call("settings", "paddle", ("clip_norm",)),
-    "ErrorClipByValue": Call("hook", "paddle", ("max",), ("min",), by_value=True),
-    "adaptive.clip_by_global_norm": Call(
+    "clip_by_norm": PublicCall("each", "tensorflow", ("clip_norm",), ("axes",), by_total_norm=False),
+    "clip_by_value": PublicCall("each", "tensorflow", ("clip_value_min", "clip_value_max"), by_value=True),
+    "global_norm": PublicCall("measure", "tensorflow", (), returns_norm=True),
+    "GradientClipByGlobalNorm": PublicCall("class", "paddle", ("clip_norm",)),
+    "GradientClipByGlobalNorm.clip_": PublicCall("class in place", "paddle", ("clip_norm",), returns_norm=True),
+    "GradientClipByNorm": PublicCall("class", "paddle", ("clip_norm",), by_total_norm=False),
+    "GradientClipByNorm.clip_": PublicCall("class in place", "paddle", ("clip_norm",), by_total_norm=False),
+    "GradientClipByValue.clip_": PublicCall("class in place", "paddle", ("max",), ("min",), by_value=True),
+    "GradientClipByValue": PublicCall("class", "paddle", ("max",), ("min",), by_value=True),
+    "append_gradient_clip_ops": PublicCall("settings", "paddle", ("clip_norm",)),
+    "ErrorClipByValue": PublicCall("hook", "paddle", ("max",), ("min",), by_value=True),
+    "adaptive.clip_by_global_norm": PublicCall(
         "steps", "tensorflow", ("rule", "steps"), ("clip_norm",), infinite_norm_gives_nan=True, returns_norm=True
     ),
-    "adaptive.clip_by_tensor_norm": Call(
+    "adaptive.clip_by_tensor_norm": PublicCall(
         "steps", "paddle", ("rule", "steps"), ("clip_norm",), by_total_norm=False, returns_norm=True
     ),
-    "adaptive.clip_by_unit_norm": Call("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
+    "adaptive.clip_by_unit_norm": PublicCall("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
 """The public functions and classes. The keys are the names that a suite uses as `call`.
 

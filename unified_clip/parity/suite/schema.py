@@ -33,7 +33,7 @@ class SuiteError(CodedError, code="UC301"):
     """The suite is invalid. The message contains the file, the key, and the change that the user should make."""
 
 
-class Table(BaseModel):
+class SuiteTable(BaseModel):
     """A table of a suite's TOML file. `config/documents/model_errors.py` writes the error messages."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -73,7 +73,7 @@ Number = float | int | Name | list[float | int | Name]
 """A number, a hexadecimal float such as "0x1p-149", or [n, x] for n copies of the number x."""
 
 
-class TensorTable(Table):
+class TensorTable(SuiteTable):
     values: list[Number] | None = None
     random: int | None = None
     exponents: Annotated[list[Exponent], Field(min_length=2, max_length=2)] | None = None
@@ -119,7 +119,7 @@ class TensorTable(Table):
         return self
 
 
-class GradientsTable(Table):
+class GradientsTable(SuiteTable):
     name: Annotated[Name, Field(examples=['name = "NAME"'])]
     tensors: list[TensorTable] | None = None
     file: Name | None = None
@@ -141,7 +141,7 @@ class GradientsTable(Table):
         return self
 
 
-class CaseOptions(Table):
+class CaseOptions(SuiteTable):
     frameworks: list[Name] = []
     modes: list[Mode] = []
     """The modes in which the case runs. An empty list means all modes of the suite."""
@@ -159,7 +159,7 @@ class CaseOptions(Table):
     """Whether the result depends on subnormal numbers, which TensorFlow and XLA replace by 0 on their devices."""
 
 
-class CallsTable(Table):
+class CallsTable(SuiteTable):
     gradients: Annotated[
         list[Name], Field(min_length=1, examples=['gradients = ["NAME"] with the name of a [[gradients]] table'])
     ]
@@ -184,7 +184,7 @@ class CasesTable(CaseOptions, CallForm, CallsTable):
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"
 
 
-class CasesFile(Table):
+class CasesFile(SuiteTable):
     gradients: list[GradientsTable] = []
     cases: list[CasesTable] = []
 
@@ -192,7 +192,7 @@ class CasesFile(Table):
 CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "adaptive"]
 
 
-class FrameworkTable(Table):
+class FrameworkTable(SuiteTable):
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable
     """The Python interpreter that runs the worker, or the interpreter's virtual environment. The path is relative to
@@ -244,7 +244,7 @@ class SuiteFile(CasesFile):
         return data
 
 
-Model = TypeVar("Model", bound=Table)
+Model = TypeVar("Model", bound=SuiteTable)
 
 
 def read(path: Path, model: type[Model]) -> Model:

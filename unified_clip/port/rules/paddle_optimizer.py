@@ -18,7 +18,7 @@ from ..source.module import Module
 from ..source.syntax_tree import method_of, owner_of
 from ..steps.paddle_clips import ClipSource, PaddleClips
 from ..steps.paddle_optimizers import Optimizer, calls_parameters
-from ..steps.paddle_steps import OptimizerStep
+from ..steps.paddle_steps import PaddleStep
 from ..to_config import UnsureError
 from . import native_function
 from .argument import is_need_clip
@@ -122,7 +122,7 @@ def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> st
     return name
 
 
-def _parameters(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
+def _parameters(module: Module, step: PaddleStep, optimizer: Optimizer) -> str:
     parameters = optimizer.parameters
     if parameters is None or not calls_parameters(parameters) or _has_new_parts(module, parameters):
         return ALL.format(optimizer.binding.text)
@@ -139,7 +139,7 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
     return is_set or any(module.code(target).startswith(f"{model}.") for target in targets)
 
 
-def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
+def _unscaled(module: Module, step: PaddleStep, optimizer: Optimizer) -> list[str]:
     """Return ["scaler.unscale_(optimizer)"], the line that unscales the gradients before a step.
 
     Return [] if the step has no loss scaler, or if the gradients are already unscaled.
@@ -160,11 +160,11 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
     return [code]
 
 
-def _unscale(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
+def _unscale(module: Module, step: PaddleStep, optimizer: Optimizer) -> str:
     return f"{module.code(owner_of(step.call))}.unscale_({optimizer.binding.text})"
 
 
-def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimizer) -> cst.CSTNode | None:
+def _line_that_unscales(module: Module, step: PaddleStep, optimizer: Optimizer) -> cst.CSTNode | None:
     name, code = optimizer.binding.text, _unscale(module, step, optimizer)
     ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
     inner = module.parents[step.statement]

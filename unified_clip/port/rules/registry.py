@@ -54,7 +54,7 @@ Apply = Callable[[FileRewrite, Any], None]
 
 
 @dataclass(frozen=True)
-class Rule:
+class RewritingRule:
     order: RuleOrder
     matches: Matches
     apply: Apply
@@ -66,7 +66,7 @@ class Rule:
         return f"{self.apply.__module__.rpartition('.')[2]}.{self.apply.__name__}"
 
 
-_rules: list[Rule] = []
+_rules: list[RewritingRule] = []
 
 
 def register(
@@ -79,14 +79,14 @@ def register(
     """
 
     def decorate(apply: Apply) -> Apply:
-        _rules.append(Rule(order, matches, apply, target, native))
+        _rules.append(RewritingRule(order, matches, apply, target, native))
         return apply
 
     return decorate
 
 
 @cache
-def rules() -> Sequence[Rule]:
+def rules() -> Sequence[RewritingRule]:
     package = __name__.rpartition(".")[0]
     for module in sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)):
         importlib.import_module(f"{package}.{module}")

@@ -31,7 +31,7 @@ TOKENS = re.compile(
 """Matches the tokens that make an expression long or deep. The pattern is needed if Python cannot parse the source."""
 
 
-class UnreadableError(Exception):
+class UnreadableSourceError(Exception):
     """Python cannot parse a file. The message contains the reason."""
 
 
@@ -44,10 +44,10 @@ def identifiers(content: bytes) -> set[str] | None:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(content)
     except (RecursionError, MemoryError):
-        raise UnreadableError(TOO_DEEP) from None
+        raise UnreadableSourceError(TOO_DEEP) from None
     except (SyntaxError, ValueError) as error:
         if "too many nested" in str(error) or _is_too_deep(content):
-            raise UnreadableError(TOO_DEEP) from None
+            raise UnreadableSourceError(TOO_DEEP) from None
         return None
     nodes = list(ast.walk(tree))
     names = {name for node in nodes for name in _names_in(node)}
@@ -105,7 +105,7 @@ def _names_in(node: ast.AST) -> Sequence[str]:
         case ast.Constant(value=str(text)) if len(text) < MAX_TEXT:
             return [text]
         case ast.BoolOp(values=values) if len(values) > MAX_CHAIN:
-            raise UnreadableError(TOO_DEEP)
+            raise UnreadableSourceError(TOO_DEEP)
     return ()
 
 

@@ -16,7 +16,7 @@ import libcst as cst
 from libcst import metadata
 from libcst.metadata import Scope
 
-from .parse_guard import TOO_DEEP, UnreadableError, syntax_problem
+from .parse_guard import TOO_DEEP, UnreadableSourceError, syntax_problem
 
 Target = cst.Name | cst.Attribute
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -46,14 +46,14 @@ class SyntaxTree:
         try:
             self.tree = cst.parse_module(content)
         except cst.ParserSyntaxError as error:
-            raise UnreadableError(syntax_problem(error, content)) from None
+            raise UnreadableSourceError(syntax_problem(error, content)) from None
         except (UnicodeDecodeError, LookupError, SyntaxError) as error:
             remedy = "Save it as UTF-8, and name no other encoding in its first two lines."
-            raise UnreadableError(f"The text of the file cannot be decoded: {error}. {remedy}") from None
+            raise UnreadableSourceError(f"The text of the file cannot be decoded: {error}. {remedy}") from None
         except RecursionError:
-            raise UnreadableError(TOO_DEEP) from None
+            raise UnreadableSourceError(TOO_DEEP) from None
         except ValueError as error:
-            raise UnreadableError(f"The file is not valid Python: {error}. Correct it.") from None
+            raise UnreadableSourceError(f"The file is not valid Python: {error}. Correct it.") from None
         self._wrapper = _MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)  # 20 times as fast as ParentNodeProvider

@@ -12,7 +12,7 @@ import libcst as cst
 from ..source.module import Binding, Module
 from ..source.syntax_tree import is_name, keywords_of, method_of, sorted_nodes
 from ..to_config import UnsureError
-from .paddle_steps import BY_HAND, OTHERWISE, OptimizerStep, find_steps, minimize_step
+from .paddle_steps import BY_HAND, OTHERWISE, PaddleStep, find_steps, minimize_step
 from .parameter_groups import may_have_groups
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
@@ -34,7 +34,7 @@ class Optimizer:
     arguments: Sequence[cst.Arg]
     """The argument grad_clip= in each call that might create the optimizer."""
 
-    steps: Sequence[OptimizerStep]
+    steps: Sequence[PaddleStep]
     parameters: cst.BaseExpression | None
     """The expression of the optimizer's parameters, or None if the parameters are unknown."""
 

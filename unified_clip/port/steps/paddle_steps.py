@@ -18,14 +18,14 @@ CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 
 
 @dataclass(frozen=True)
-class OptimizerStep:
+class PaddleStep:
     statement: cst.BaseSmallStatement
     call: cst.Call
     kind: str
     """"step", "minimize" (optimizer.minimize(loss)), or "scaler" (scaler.step(optimizer))."""
 
 
-def find_steps(module: Module, binding: Binding) -> list[OptimizerStep]:
+def find_steps(module: Module, binding: Binding) -> list[PaddleStep]:
     """Return all steps of an optimizer. Raise an error if other code might make a step.
 
     binding: The variable of the optimizer.
@@ -42,7 +42,7 @@ def find_steps(module: Module, binding: Binding) -> list[OptimizerStep]:
     return steps
 
 
-def _step(module: Module, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
+def _step(module: Module, binding: Binding, read: cst.CSTNode) -> PaddleStep | None:
     """If the code around `read` makes a step of the optimizer, return the step, else None."""
     parent = module.parents[read]
     line = module.position(read)[0]
@@ -57,7 +57,7 @@ def _step(module: Module, binding: Binding, read: cst.CSTNode) -> OptimizerStep 
     raise UnsureError(f"Line {line} passes or returns {binding.text} to code that might make a step. {BY_HAND}")
 
 
-def _called_method(module: Module, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
+def _called_method(module: Module, method: cst.Attribute, binding: Binding, line: int) -> PaddleStep | None:
     name, call = method.attr.value, module.parents[method]
     full_name = f"{binding.text}.{name}"
     if name in CLIPPING_METHODS:
@@ -78,7 +78,7 @@ def _called_method(module: Module, method: cst.Attribute, binding: Binding, line
     return _at(module, call, name, line)
 
 
-def minimize_step(module: Module, call: cst.Call, line: int) -> OptimizerStep:
+def minimize_step(module: Module, call: cst.Call, line: int) -> PaddleStep:
     """Return the step for a call of minimize(loss) or minimize(loss, grad_clip=clip).
 
     The new code calls step() instead.
@@ -100,7 +100,7 @@ def minimize_step(module: Module, call: cst.Call, line: int) -> OptimizerStep:
     return step
 
 
-def _at(module: Module, call: cst.Call, kind: str, line: int) -> OptimizerStep:
+def _at(module: Module, call: cst.Call, kind: str, line: int) -> PaddleStep:
     statement = module.small_statement(call)
     is_whole = module.parents[call] is statement  # other code in the statement may run before the step
     if statement is None or not is_whole or not module.has_own_line(statement):
@@ -108,4 +108,4 @@ def _at(module: Module, call: cst.Call, kind: str, line: int) -> OptimizerStep:
             f"The step in line {line} shares a line or an expression with other code. Write it as a statement on a "
             "line of its own."
         )
-    return OptimizerStep(statement, call, kind)
+    return PaddleStep(statement, call, kind)

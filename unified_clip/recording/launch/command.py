@@ -19,7 +19,7 @@ from ..._display import complain, flush_or_discard
 from ..lines import NO_CALLS, header
 from ..startup import sitecustomize
 from . import merge
-from .process import Settings
+from .process import ProcessSettings
 from .watch import watching
 
 PACKAGE = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     print(end="", flush=True)  # Lines that this process printed come before those of the command.
     parts = file.with_name(f"{file.name}.parts")
     _create(file, parts)
-    settings = Settings(str(parts.absolute()), norms)
+    settings = ProcessSettings(str(parts.absolute()), norms)
     with watching(parts) if watch else nullcontext():
         status = _run(command, _environment(settings))
     if isinstance(status, OSError):
@@ -84,7 +84,7 @@ def _create(file: Path, parts: Path) -> None:
         raise unwritable(file, error, "another file") from None
 
 
-def _environment(settings: Settings) -> Mapping[str, str]:
+def _environment(settings: ProcessSettings) -> Mapping[str, str]:
     values = json.dumps({**asdict(settings), "package": str(PACKAGE.parent)})
     path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: values}

@@ -12,13 +12,13 @@ from .process import FAILED, NOTES, PART
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergedRecording:
     events: int
     notes: Sequence[str]
 
 
 @dataclass(frozen=True)
-class Part:
+class RecordingPart:
     """The header and the complete lines in the file of a process."""
 
     header: dict[str, Any]
@@ -32,7 +32,7 @@ class Part:
         return (float("inf") if rank is None else rank), self.header["started"]
 
 
-def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
+def merge(directory: Path, file: Path, header: dict[str, Any]) -> MergedRecording:
     """Write the lines of all processes to `file` in the order of ranks.
 
     header: The header to write if there are no parts.
@@ -47,15 +47,15 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
             mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
             out.writelines(f"{mark}{line[1:]}\n" for line in part.lines)
     events = sum('"call": ' in line for part in parts for line in part.lines)
-    return Merged(events, _notes(directory))
+    return MergedRecording(events, _notes(directory))
 
 
-def _read_part(path: Path) -> Part | None:
+def _read_part(path: Path) -> RecordingPart | None:
     whole, _, rest = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
     if not whole:
         return None
     first, *lines = whole.split("\n")
-    return Part(json.loads(first), lines, bool(rest))
+    return RecordingPart(json.loads(first), lines, bool(rest))
 
 
 def _notes(directory: Path) -> list[str]:

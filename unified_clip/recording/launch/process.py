@@ -30,12 +30,12 @@ RANKS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProcessSettings:
     directory: str
     norms: bool
 
 
-def start(settings: Settings) -> None:
+def start(settings: ProcessSettings) -> None:
     recording = ProcessRecording(Path(settings.directory), settings.norms)
     recording.begin_recording()
     atexit.register(recording.end_recording)

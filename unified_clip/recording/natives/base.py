@@ -14,7 +14,7 @@ from ..._dispatch import adapter_of, resolve
 from ...tensors.types import Dense
 from ..dispatcher import DISPATCHER
 from .native_call import NativeCall, ObservedTensors, line_fields, norm_of_rows, read, stored
-from .native_event import NativeEvent, Tensors
+from .native_event import CallTensors, NativeEvent
 
 Recording = Any
 CallRecorder = Any
@@ -32,7 +32,7 @@ class Needs(NamedTuple):
     """Whether a recording needs the name, the norm and the weight of each gradient."""
 
 
-class Observer:
+class NativeCallObserver:
     def __init__(self) -> None:
         self._thread = threading.local()
 
@@ -73,7 +73,7 @@ class Observer:
 
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
         weights = [None if each is None else _array(each) for each in observed.weights]
-        running = RunningCall(
+        running = RunningNativeCall(
             call,
             list(map(_array, observed.before)),
             weights,
@@ -84,7 +84,7 @@ class Observer:
         running.end((), observed.returned_norm)
 
 
-class RunningCall:
+class RunningNativeCall:
     def __init__(
         self,
         call: NativeCall,
@@ -108,7 +108,7 @@ class RunningCall:
                     recorder = recording.begin(call.name)
                     known = recording.names_of(observed.sources) if observed else [None] * len(names)
                     own = [name or other for name, other in zip(known, names, strict=True)] if any(known) else names
-                    tensors = Tensors(resolve(before)[0], before, weights, own)
+                    tensors = CallTensors(resolve(before)[0], before, weights, own)
                     event = NativeEvent(call, tensors, recorder, returns_norm)
                     event.fields["is_gradient"] = observed is None or observed.is_gradient
                     if observed and observed.sparse:
@@ -153,7 +153,7 @@ def _array(dense: Dense) -> Any:
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 
-OBSERVER = Observer()
+OBSERVER = NativeCallObserver()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
@@ -184,7 +184,7 @@ def clip_parameters(
     call = _describe_call(framework, function.__name__, bound.arguments)
     returns_norm = call.rule == "global" and call.passed_norm is None
     before = [parameter.grad for parameter in clipped]
-    running = RunningCall(call, before, clipped, names, returns_norm=returns_norm)
+    running = RunningNativeCall(call, before, clipped, names, returns_norm=returns_norm)
     try:
         result = function(*bound.args, **bound.kwargs)
     except BaseException as error:

@@ -12,7 +12,7 @@ from keras.optimizers import LossScaleOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from ..._core.observer import Rule
-from .base import OBSERVER, RunningCall, without_none
+from .base import OBSERVER, RunningNativeCall, without_none
 from .hooks import HOOKS
 from .native_call import NativeCall
 from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, reported
@@ -59,7 +59,7 @@ def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
         else:
             report()
         return clipped
-    running = RunningCall(call, before, weights, names)  # a clip may overwrite the gradients
+    running = RunningNativeCall(call, before, weights, names)  # a clip may overwrite the gradients
     clipped = function(self, grads)
     running.end(without_none(grads, clipped)[1])
     return clipped

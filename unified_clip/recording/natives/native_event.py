@@ -15,7 +15,7 @@ from ..clip_event import ClipEvent
 from .native_call import USED_NORMS, NativeCall, coefficient_by_formula
 
 
-class Tensors(NamedTuple):
+class CallTensors(NamedTuple):
     backend: Backend
     gradients: Sequence[Any]
     weights: Sequence[Any]
@@ -33,7 +33,7 @@ class NativeEvent:
     path: Path | None = None
     scalars: Sequence[Any] = ()
 
-    def __init__(self, call: NativeCall, tensors: Tensors, recorder: Any, returns_norm: bool) -> None:
+    def __init__(self, call: NativeCall, tensors: CallTensors, recorder: Any, returns_norm: bool) -> None:
         self._call, self._backend = call, tensors.backend
         self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
         self._clip: ClipEvent | None = None
@@ -86,7 +86,7 @@ class NativeEvent:
                 fields["nan"] = fields["inf"] = 0
         return fields
 
-    def _measure(self, tensors: Tensors, recorder: Any) -> None:
+    def _measure(self, tensors: CallTensors, recorder: Any) -> None:
         call, backend = self._call, tensors.backend
         names: Sequence[str | None] = tensors.names or [None] * len(tensors.gradients)
         weights = tensors.weights or [None] * len(tensors.gradients)

@@ -12,7 +12,7 @@ import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
 from ...tensors.types import Dense, from_numpy
-from .base import OBSERVER, RunningCall, clip_parameters
+from .base import OBSERVER, RunningNativeCall, clip_parameters
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
 from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
@@ -66,7 +66,7 @@ def _clip(function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
         return _add_to_program(call, self, params_grads, function)
     params_grads = list(params_grads)
     pairs = _clipped_pairs(params_grads)
-    running = RunningCall(call, [g for _, g in pairs], [p for p, _ in pairs], [p.name for p, _ in pairs])
+    running = RunningNativeCall(call, [g for _, g in pairs], [p for p, _ in pairs], [p.name for p, _ in pairs])
     result = function(self, params_grads)
     running.end(_results(result, pairs))
     return result

@@ -34,7 +34,7 @@ SOURCE = "_unified_clip_source"
 """The name of the attribute that stores the `Source` of a gradient."""
 
 
-class Source(NamedTuple):
+class GradientSource(NamedTuple):
     variable: Any
     name: str
 
@@ -109,17 +109,19 @@ def _after(report: Any, gradients: Any) -> Any:
     return tf.nest.pack_sequence_as(gradients, flat)
 
 
-def _describe_sources(sources: Any) -> list[Source | None]:
+def _describe_sources(sources: Any) -> list[GradientSource | None]:
     """Return each variable with its name, and None for other sources. Equal names get their positions as suffixes."""
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [
-        Source(each, name if names.count(name) == 1 else f"{name}#{position}") if hasattr(each, "assign") else None
+        GradientSource(each, name if names.count(name) == 1 else f"{name}#{position}")
+        if hasattr(each, "assign")
+        else None
         for position, (each, name) in enumerate(zip(variables, names, strict=True))
     ]
 
 
-def _source_of(tensor: Any) -> Source | None:
+def _source_of(tensor: Any) -> GradientSource | None:
     return getattr(_values(tensor), SOURCE, None)
 
 

@@ -173,7 +173,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
     )
 
 
-def _reported_divergence(explanation: sentences.Explanation, comparison: RecordingComparison) -> ReportedDivergence:
+def _reported_divergence(explanation: sentences.DivergenceText, comparison: RecordingComparison) -> ReportedDivergence:
     causes = comparison.divergences[explanation.divergence]
     return ReportedDivergence(
         **asdict(explanation.divergence),

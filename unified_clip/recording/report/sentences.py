@@ -31,7 +31,7 @@ COUNTS = {
 }
 
 
-class Explanation(NamedTuple):
+class DivergenceText(NamedTuple):
     divergence: Divergence
     what: str
     why: list[str]
@@ -94,7 +94,7 @@ def describe(comparison: RecordingComparison) -> list[str]:
     return [*explained, *notes(comparison)]
 
 
-def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
+def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
     """Yield the sentences about each divergence. The first sentence about a cause explains the cause. Later sentences
     contain only its name.
     """
@@ -104,7 +104,7 @@ def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
         what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence, comparison)}."
         why = [f"{each.title}, as at step {steps[each]}." if each in steps else str(each) for each in findings]
         why = why or [without_cause(comparison, divergence)]
-        yield Explanation(divergence, what, [sentence for sentence in why if sentence not in earlier])
+        yield DivergenceText(divergence, what, [sentence for sentence in why if sentence not in earlier])
         steps |= {each: divergence.step for each in findings if each not in steps}
         earlier += why
 

@@ -31,7 +31,7 @@ DTYPES = {
 """Maps each code of the format to the name of a dtype. An unknown code is used as the name."""
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """The dtype, the shape and the position of one tensor, from the header of the file."""
 
     dtype: str
@@ -93,7 +93,7 @@ def load(path: Path) -> dict[str, Dense]:
         ) from None
 
 
-def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Sparse:
+def _sparse(raw: Raw, rows: TensorEntry, values: TensorEntry, shape: Sequence[int]) -> Sparse:
     return Sparse(rows.read(raw).array, values.read(raw), tuple(shape))
 
 
@@ -139,7 +139,7 @@ def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
     )
 
 
-def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entry]:
+def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, TensorEntry]:
     """Return {name: entry} for the tensors in the header.
 
     Raise UnreadableError for invalid entries, overlapping entries and gaps.
@@ -164,7 +164,7 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
     return entries
 
 
-def _entry(name: str, entry: Any, first: int) -> Entry:
+def _entry(name: str, entry: Any, first: int) -> TensorEntry:
     try:
         code, shape, (start, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
@@ -183,7 +183,7 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
     if code in DTYPES and stop - start != math.prod(shape) * size:
         needed = f"{math.prod(shape) * size} bytes for the dtype {dtype} and the shape {shape}"
         raise UnreadableError(f"{name!r} has {stop - start} bytes, but needs {needed}. Save the file again")
-    return Entry(dtype, shape, first + start, first + stop)
+    return TensorEntry(dtype, shape, first + start, first + stop)
 
 
 def _are_lengths(values: Any) -> bool:
