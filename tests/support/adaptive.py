@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unified_clip.parity.judge.recursions import RULES, Step
+from unified_clip.parity.judge.adaptive_rules import RULES, Step
 
 
 def norms(seed: int) -> list[float]:

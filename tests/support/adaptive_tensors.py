@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from support import adaptive, reference
 
-from unified_clip.parity.judge import recursions
+from unified_clip.parity.judge import adaptive_rules
 
 TENSORS = 3
 SEQUENCES = [adaptive.norms(seed) for seed in range(TENSORS)]
@@ -23,9 +23,9 @@ NORMS: list[list[float | None]] = [
 
 def adagc(
     steps: Sequence[Sequence[float | None]], *, eps: float = 1e-6, **settings: Any
-) -> Iterator[recursions.TensorStep]:
+) -> Iterator[adaptive_rules.TensorStep]:
     totals = [reference.norm([np.array([n for n in norms if n is not None], np.float32)]) for norms in steps]
-    return recursions.adagc(steps, totals, lambda norm, threshold: coefficient(norm, threshold, eps), **settings)
+    return adaptive_rules.adagc(steps, totals, lambda norm, threshold: coefficient(norm, threshold, eps), **settings)
 
 
 def coefficient(norm: float, threshold: float, eps: float) -> float:
@@ -56,9 +56,9 @@ def agc(
     gradient: np.ndarray, parameter: np.ndarray, convention: str = "timm", limit: float = math.inf, **settings: Any
 ) -> np.ndarray:
     result = gradient.copy()
-    for unit in recursions.units(gradient.shape, convention):
+    for unit in adaptive_rules.units(gradient.shape, convention):
         norm, weight = (reference.norm([np.atleast_1d(array[unit])]) for array in (gradient, parameter))
-        threshold, smallest_norm = recursions.unit_threshold(weight, convention, **settings)
+        threshold, smallest_norm = adaptive_rules.unit_threshold(weight, convention, **settings)
         threshold = min(threshold, limit)
         if norm < threshold:
             continue

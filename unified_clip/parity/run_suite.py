@@ -10,7 +10,7 @@ from typing import Any, get_args
 from .._workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
 from . import second_call
-from .judge import function_causes, oracle, own_pairs
+from .judge import function_causes, oracle, own_function_pairs
 from .judge.judged_result import ExpectedResults, judge_result, worst_elements
 from .judge.oracle import Expected
 from .known import match
@@ -66,7 +66,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     known = _judge_natives(suite, results)
     notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
-    notes += own_pairs.uncompared(cases, suite.frameworks)
+    notes += own_function_pairs.uncompared(cases, suite.frameworks)
     report = build.build_report(
         list(suite.frameworks),
         cases,
@@ -255,7 +255,7 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
     natives = {name: result.native for name, result in frameworks.items() if result.native}
     outcomes = {name: results[name].by_case[NATIVE, case.name].outcome for name in natives}
     return CaseResult(
-        own_pairs=own_pairs.compare(case, natives, outcomes, suite.frameworks),
+        own_pairs=own_function_pairs.compare(case, natives, outcomes, suite.frameworks),
         name=case.name,
         call=case.call_name,
         gradients=case.gradients_name,

@@ -12,7 +12,7 @@ from support.parity.cases import WORKED, case, dense
 from support.parity.reports import native, one_case, report
 
 from unified_clip.parity.call_outcome import CallOutcome
-from unified_clip.parity.judge import own_pairs
+from unified_clip.parity.judge import own_function_pairs
 from unified_clip.parity.report import baseline, build, junit, markdown, terminal_case
 from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair, ParityReport
 from unified_clip.parity.suite.schema import FrameworkTable
@@ -40,8 +40,8 @@ def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
         natives = {name: native(function="clip.py:f", verdict=kind) for name, kind in (("a", "equal"), ("b", verdict))}  # type: ignore[arg-type]
         natives["c"] = native("equal", function="optax.clip")
         outcomes = {"a": first, "b": second, "c": first}
-        (pair,) = own_pairs.compare(clip_case, natives, outcomes, dict.fromkeys("abc", FrameworkTable()))
-        assert own_pairs.in_words(pair) == words
+        (pair,) = own_function_pairs.compare(clip_case, natives, outcomes, dict.fromkeys("abc", FrameworkTable()))
+        assert own_function_pairs.in_words(pair) == words
         assert (pair.left, pair.right, pair.verdict) == ("a", "b", verdict)
 
 
@@ -52,8 +52,10 @@ def test_functions_that_return_the_same_numbers_in_other_shapes_differ() -> None
         for shape in ((1, 4), (2, 2))
     )
     natives = {name: native(function="clip.py:f", verdict="known") for name in "ab"}
-    (pair,) = own_pairs.compare(clip_case, natives, {"a": row, "b": column}, dict.fromkeys("ab", FrameworkTable()))
-    assert own_pairs.in_words(pair) == "known, they return gradients of different shapes"
+    (pair,) = own_function_pairs.compare(
+        clip_case, natives, {"a": row, "b": column}, dict.fromkeys("ab", FrameworkTable())
+    )
+    assert own_function_pairs.in_words(pair) == "known, they return gradients of different shapes"
 
 
 def cases_with_own_results(*calls: tuple[str, str], pairs: Sequence[tuple[str, str]] = ()) -> list[CaseResult]:
@@ -72,7 +74,7 @@ def test_functions_without_a_common_name_are_named_with_what_to_write() -> None:
     jax = FrameworkTable(functions={"clip_by_global_norm": "j.py:f"})
     torch = FrameworkTable(functions={"clip_grad_norm_": "t.py:f"})
     both = {"torch": torch, "jax": jax}
-    (note,) = own_pairs.uncompared(
+    (note,) = own_function_pairs.uncompared(
         cases_with_own_results(("torch", "clip_grad_norm_"), ("jax", "clip_by_global_norm")), both
     )
     assert note == (
@@ -85,10 +87,10 @@ def test_functions_without_a_common_name_are_named_with_what_to_write() -> None:
     )
     same = {"torch": FrameworkTable(functions={"clip_by_global_norm": "t.py:f"}), "jax": jax}
     calls = [(name, "clip_by_global_norm") for name in same]
-    (note,) = own_pairs.uncompared(cases_with_own_results(*calls), same)
+    (note,) = own_function_pairs.uncompared(cases_with_own_results(*calls), same)
     assert note.endswith("(jax, clip_by_global_norm). No case has the results of two of these functions.")
-    assert own_pairs.uncompared(cases_with_own_results(*calls, pairs=[("torch", "jax")]), same) == []
-    assert own_pairs.uncompared(cases_with_own_results(("torch", "clip_grad_norm_")), both) == []
+    assert own_function_pairs.uncompared(cases_with_own_results(*calls, pairs=[("torch", "jax")]), same) == []
+    assert own_function_pairs.uncompared(cases_with_own_results(("torch", "clip_grad_norm_")), both) == []
     adapted = {
         "torch": FrameworkTable(functions={**torch.functions, "clip_by_global_norm": "t.py:adapter"}),
         "jax": jax,
@@ -96,19 +98,19 @@ def test_functions_without_a_common_name_are_named_with_what_to_write() -> None:
     cases = cases_with_own_results(("torch", "clip_grad_norm_")) + cases_with_own_results(
         *calls, pairs=[("torch", "jax")]
     )
-    assert own_pairs.uncompared(cases, adapted) == []
+    assert own_function_pairs.uncompared(cases, adapted) == []
     per_tensor = {"torch": torch, "jax": FrameworkTable(functions={"clip_by_norm": "j.py:each"})}
     cases = cases_with_own_results(("torch", "clip_grad_norm_"), ("jax", "clip_by_norm"))
-    (note,) = own_pairs.uncompared(cases, per_tensor)
+    (note,) = own_function_pairs.uncompared(cases, per_tensor)
     assert "For example" not in note  # an adapter could not turn one rule into the other
     assert note.endswith("are listed under one name. See docs/own-functions.md#your-functions-with-each-other.")
     third = {**same, "numpy": FrameworkTable(functions={"clip_by_value": "n.py:f"})}
     cases = cases_with_own_results(*calls, pairs=[("torch", "jax")]) + cases_with_own_results(
         ("numpy", "clip_by_value")
     )
-    (note,) = own_pairs.uncompared(cases, third)
+    (note,) = own_function_pairs.uncompared(cases, third)
     assert "other: n.py:f (numpy, clip_by_value). Functions of" in note
-    assert own_pairs.uncompared(cases_with_own_results(("jax", "clip_by_global_norm")), {"jax": jax}) == []
+    assert own_function_pairs.uncompared(cases_with_own_results(("jax", "clip_by_global_norm")), {"jax": jax}) == []
 
 
 def test_reports_have_the_comparison_of_functions_with_each_other() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...config.formats.python_source import Source, last_name
 from ...config.schema import is_off
 from ..clip_use import OWN, ClipUse
-from .engines_in_source import is_at
+from .engine_of_clip import is_at
 
 CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),

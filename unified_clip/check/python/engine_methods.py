@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
-from .engines_in_source import ACCELERATOR
+from .engine_of_clip import ACCELERATOR
 
 
 class Engine(NamedTuple):

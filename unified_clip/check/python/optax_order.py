@@ -9,8 +9,8 @@ from typing import Literal
 from ...config.formats.python_source import FUNCTIONS, Source, last_name, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
 from .configuration_uses import SHOWS
-from .steps.flow import APPENDING, Flow
 from .steps.optimizers_without_clip import SETTING
+from .steps.value_flow import APPENDING, Flow
 
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")

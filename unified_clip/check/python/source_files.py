@@ -37,7 +37,7 @@ from . import (
     clipped_parameters,
     clipped_twice,
     engine_methods,
-    engines_in_source,
+    engine_of_clip,
     indirect_settings,
     optax_order,
     possible_clips,
@@ -235,7 +235,7 @@ def _native(
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
     package = method.package if method else _package(site.name)
-    engine = engines_in_source.of_site(source, site.line, site.column)
+    engine = engine_of_clip.of_site(source, site.line, site.column)
     use = partial(ClipUse, path, site.line, site.column, site.name, package=package, engine=engine)
     if site.verdict == "left":
         off = use(ClipConfig(rule="none"), is_replaced=is_replaced)

@@ -21,7 +21,7 @@ from ..call_outcome import LEARNING_RATE, ClipTensors
 from ..suite import adaptive_calls
 from ..suite.case import Case
 from ..suite.public_calls import Arguments, PublicCall
-from . import recursions
+from . import adaptive_rules
 
 MAX_KEPT = 1 << 20
 """Cases with fewer elements keep their results in memory."""
@@ -219,10 +219,10 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     state: dict[str, Any] = {}
     if rule == "adagc":
         norms = [[None if each is None else _norm([each], 0) for each in step] for step in steps]
-        for of_tensors, state in recursions.adagc(norms, totals, coef_of, limit=limit, **settings):  # noqa: B007
+        for of_tensors, state in adaptive_rules.adagc(norms, totals, coef_of, limit=limit, **settings):  # noqa: B007
             coefs += of_tensors
     else:
-        recursion = recursions.RULES[rule](totals, **settings)
+        recursion = adaptive_rules.RULES[rule](totals, **settings)
         for step, n, (threshold, state) in zip(steps, totals, recursion, strict=True):  # noqa: B007
             coefs += [coef_of(n, min(threshold, limit))] * len(step)
     numbers = [float(number) for value in state.values() for number in (value if isinstance(value, list) else [value])]
@@ -250,10 +250,10 @@ def clipped_by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense
             results.append(gradient)
             continue
         array = np.array(gradient.array)
-        for unit in recursions.units(gradient.shape, settings.get("convention", "timm")):
+        for unit in adaptive_rules.units(gradient.shape, settings.get("convention", "timm")):
             part, weight = (Dense(each.dtype, np.asarray(each.array[unit])) for each in (gradient, parameter))
             n, reference = _norm([part], extremes[0]), _norm([weight], extremes[1])
-            threshold, smallest = recursions.unit_threshold(reference, **settings)
+            threshold, smallest = adaptive_rules.unit_threshold(reference, **settings)
             threshold = min(threshold, limit)
             if not n < threshold:
                 n = n if math.isnan(n) else max(n, smallest)

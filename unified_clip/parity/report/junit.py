@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
 from ..exit_status import always_raising, is_problem
-from ..judge import own_pairs
+from ..judge import own_function_pairs
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, NativeResult, OwnPair, ParityReport, Result
 from . import baseline, compared_functions
@@ -75,7 +75,7 @@ def _add_pairs_of_functions(root: Element, report: ParityReport) -> None:
     suite = SubElement(root, "testsuite", name="between your functions")
     for row in report.cases:
         for pair in row.own_pairs:
-            case, words = _case(suite, row.name, f"own.{pair.left}.{pair.right}"), own_pairs.in_words(pair)
+            case, words = _case(suite, row.name, f"own.{pair.left}.{pair.right}"), own_function_pairs.in_words(pair)
             if pair.verdict == "different" and _is_excused(report, row, pair):
                 _mark(case, "skipped", pair.verdict, f"excused by the baseline: {words}")
             elif pair.verdict in ("different", "known"):

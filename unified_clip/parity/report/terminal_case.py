@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from ..judge import own_pairs
+from ..judge import own_function_pairs
 from ..known.entries import KINDS, SIZED
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
@@ -40,7 +40,8 @@ def lines(report: ParityReport) -> Iterator[str]:
                 if results.native.is_users and results.native.kind in SIZED:
                     yield f"    {ALONE}"
         for pair in case.own_pairs:
-            yield f"  {pair.left} and {pair.right}, your functions compared with each other: {own_pairs.in_words(pair)}"
+            result_text = own_function_pairs.in_words(pair)
+            yield f"  {pair.left} and {pair.right}, your functions compared with each other: {result_text}"
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:

@@ -13,7 +13,7 @@ from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
 from ...notebooks.cells import python_source, source_of
 from ..optimizers import COMPARING
-from ..steps.flow import assigned
+from ..steps.value_flow import assigned
 from .parsed_arguments import SETTERS, with_derived
 
 NAMING = (ast.AnnAssign, ast.Attribute, ast.BinOp, ast.ClassDef, ast.Compare, ast.FunctionDef, ast.Subscript, ast.arg)

@@ -14,7 +14,7 @@ from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ...clip_use import OWN, ClipUse
 from .. import configuration_uses, unused_configurations
-from ..steps.flow import assigned
+from ..steps.value_flow import assigned
 from . import effect
 
 CLIPPING = ("__call__", "clip_", "pairs")

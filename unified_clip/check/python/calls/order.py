@@ -10,7 +10,7 @@ import itertools
 from ....config.formats.python_source import FUNCTIONS, Source, end_of, shortened
 from ....errors import ConfigError
 from ..optimizers import attached, is_made
-from ..steps.events import MAX_DEPTH, Event, Timeline
+from ..steps.gradient_events import MAX_DEPTH, Event, Timeline
 
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "

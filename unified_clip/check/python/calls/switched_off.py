@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ....config.formats.python_source import FUNCTIONS, Source
 from ...notebooks.cells import python_source, source_of
-from ..steps.events import Place, passed
+from ..steps.gradient_events import Place, passed
 
 
 def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ....config.formats.python_source import Source, last_name
 from ....port.catalog import FRAMEWORKS, setting_of_base
 from ...notebooks.cells import python_source, source_of
-from .flow import Flow
+from .value_flow import Flow
 
 CLASS = re.compile(r"^[ \t]*class\s+\w+\s*\(([^()]*)\)", re.MULTILINE)
 

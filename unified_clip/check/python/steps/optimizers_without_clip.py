@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ....config.formats.python_source import Source, last_name
 from ...clip_use import ClipUse
 from ..optimizers import built, has_clip
-from .events import Timeline
+from .gradient_events import Timeline
 
 WITHOUT = (
     "This optimizer is built without a clip, while {other} in line {line} is built with one. Build each optimizer with "

@@ -12,8 +12,8 @@ from ....config.formats.python_source import Source, last_name, shortened
 from ....errors import ConfigError
 from ....port.catalog import ENGINE_METHODS
 from ..engine_methods import is_accelerator
-from ..engines_in_source import ACCELERATOR
-from .events import Event, Place, Timeline, is_scaler_name
+from ..engine_of_clip import ACCELERATOR
+from .gradient_events import Event, Place, Timeline, is_scaler_name
 
 SCALED = "so the gradients are still multiplied by the scale of {scaler}."
 LATE = "This clip comes before {call} in line {line}, {scaled} Clip after this line."

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ....config.formats.python_source import Source, last_name
 from ...clip_use import ClipUse
 from ..optimizers import attached, has_clip, is_made
-from . import flow, optimizers_without_clip
-from .events import APPLY, Event, Place, Timeline
+from . import optimizers_without_clip, value_flow
+from .gradient_events import APPLY, Event, Place, Timeline
 
 COMPUTING = ("gradient", "gradients", "compute_gradients", "get_gradients")
 
@@ -86,8 +86,8 @@ class _Steps:
         clipped = {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
         mine = self._models(owner)
         others = [self._models(other) for other in self.made if other != owner]
-        is_of_other = any(each and not flow.are_apart(clipped, each) for each in others)
-        return flow.are_apart(clipped, mine) and is_of_other
+        is_of_other = any(each and not value_flow.are_apart(clipped, each) for each in others)
+        return value_flow.are_apart(clipped, mine) and is_of_other
 
     def _models(self, owner: str) -> set[str]:
         calls = [call for call in self.made.get(owner, ()) if is_made(self.source, call)]

@@ -10,8 +10,8 @@ from ....config.formats.python_source import FUNCTIONS, Source, last_name, short
 from ...notebooks.cells import source_of
 from ..optimizers import built
 from . import base_classes, steps_without_clip
-from .events import APPLY, Timeline
-from .flow import Flow
+from .gradient_events import APPLY, Timeline
+from .value_flow import Flow
 
 MODULE = re.compile(r"(\w+\.)+optim(izers?)?")
 

@@ -15,7 +15,7 @@ from ....config.formats import FORMATS, convert
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from .. import source_paths
-from ..engines_in_source import calls_at
+from ..engine_of_clip import calls_at
 
 KEY = "deepspeed"
 TRAINERS = ("transformers", "trl")

@@ -1,3 +1,5 @@
+"""Find the training engine under which a clip runs, such as DeepSpeed."""
+
 from __future__ import annotations
 
 import ast

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name
 from ....port.catalog import CLIP_NAME
 from ..optimizers import STEPPER, is_made
-from .flow import Flow, code_of
+from .value_flow import Flow, code_of
 
 MAX_DEPTH = 4
 
