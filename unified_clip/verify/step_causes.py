@@ -25,6 +25,9 @@ BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 
 DECAY: CauseKind = "weight decay before the clip"
 
+SMALL = 1e-6
+"""Relative differences of gradients below SMALL are larger than rounding only in float64."""
+
 
 def find_cause(
     rows: Sequence[StepComparison],
@@ -110,6 +113,11 @@ def _other_gradients(
         losses = f" (the losses are {first:.9g} and {second:.9g})"
         if are_equal and distance(single(first), single(second)).ulps <= ROUNDING:
             advice = "The losses agree. Compare the code that changes gradients between the loss and the clip"
+            if 0 < (most := max((each.relative for each in row.parameters.tensors), default=0.0)) < SMALL:
+                advice = (
+                    f"The losses agree, and the gradients differ by at most {most:.2g} relatively. Compare the "
+                    "constants in the formulas, such as the eps of normalization layers"
+                )
     return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")
 
 

@@ -17,6 +17,8 @@ from support.recordings import (
     with_steps,
 )
 
+from unified_clip.recording.report import sentences
+
 
 def test_clipping_after_the_step(compare_runs: Any) -> None:
     moved, later = {"a": 0.9, "b": 1.8, "c": 3.3}, {"a": 0.99, "b": 1.98, "c": 3.03}
@@ -142,6 +144,57 @@ def test_sizes_of_differences_show_where_to_begin(
     (cause,) = compare_runs(with_steps([old], losses=[2.0]), with_steps([new], losses=[losses])).findings
     assert cause.kind == "other data or loss"
     assert [each for each in (FORMULA, BACKWARD) if each in cause.sentence] == ([hint] if hint else [])
+
+
+@pytest.mark.parametrize(
+    ("norms", "hint"),
+    [
+        ({"a": 0.03}, "Only the gradient of 'a' differs: in b.jsonl, it is 0.01 times as large. Look for code that"),
+        ({"a": 3.5}, None),  # not a round factor
+        ({"a": 0.03, "b": 0.04}, None),  # most gradients
+        ({"a": 0.03, "c": 12.5}, None),
+    ],
+)
+def test_a_factor_on_some_gradients_is_reported(compare_runs: Any, norms: dict[str, float], hint: str | None) -> None:
+    (cause,) = compare_runs([clip_line(1)], [clip_line(1, {**NORMS, **norms})]).findings
+    assert cause.kind == "other data or loss"
+    assert hint in cause.sentence if hint else "Only the gradient" not in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("norms", "decay", "loss", "is_reported"),
+    [
+        ({"a": 3.5, "b": 4.1}, 0.1, 2.0, True),
+        ({"a": 3.5, "c": 12.1}, 0.1, 2.0, False),  # the weight of c is 0
+        ({"a": 3.5, "b": 4.1}, 0.0, 2.0, False),
+        ({"a": 3.5, "b": 4.1}, 0.1, 2.1, False),
+    ],
+)
+def test_weight_decay_by_hand_before_the_clip_is_a_possible_cause(
+    compare_runs: Any, norms: dict[str, float], decay: float, loss: float, is_reported: bool
+) -> None:
+    old, new = (clip_line(1, {**NORMS, **each}, weights={**WEIGHTS, "c": 0.0}) for each in ({}, norms))
+    settings = [{"weight_decay": each} for each in (decay, 0.0)]
+    runs = [
+        with_steps([line], settings=each, losses=[loss])
+        for line, each, loss in zip((old, new), settings, (2.0, loss), strict=True)
+    ]
+    sentences = [cause.sentence for cause in compare_runs(*runs).findings]
+    hint = "Check first whether b.jsonl adds weight decay to its gradients before the clip"
+    assert any(hint in each for each in sentences) == is_reported
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_run_without_recorded_optimizer_steps_is_named(compare_runs: Any, is_recorded: bool) -> None:
+    """The first difference is rounding. The next step differs by more."""
+    norms = [{**NORMS, "a": add_ulps(3.0, 2)}, {**NORMS, "a": 3.5}]
+    old, new = (
+        [clip_line(1, first, weights={}), clip_line(2, second, weights={})] for first, second in ((NORMS, NORMS), norms)
+    )
+    comparison = compare_runs(with_steps(old) if is_recorded else old, with_steps(new))
+    text = "\n".join(sentences.report_lines(comparison))
+    assert "Clipping is the same up to step 1" in text
+    assert ("a.jsonl has no steps of an optimizer, so the settings" in text) != is_recorded
 
 
 MOVED = [clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})]

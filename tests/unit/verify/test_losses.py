@@ -45,6 +45,16 @@ def test_losses_show_whether_gradients_differ_by_the_forward_pass(
     assert advice in finding["text"]
 
 
+@pytest.mark.parametrize(("factor", "is_small"), [(1 + 1e-9, True), (1.1, False)])
+def test_a_tiny_difference_in_float64_is_advised_to_be_a_constant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], factor: float, is_small: bool
+) -> None:
+    old = WITH_LOSS.replace("LOSS", f"float({MEAN})").replace("array.copy()", "array.astype(np.float64)")
+    new = old.replace("uc.clip_grad_norm_", f'grads["bias"][0] *= {factor}; uc.clip_grad_norm_')
+    text = verify_as_json(tmp_path, capsys, old, new)["finding"]["text"]
+    assert ("Compare the constants in the formulas" in text) == is_small
+
+
 def test_a_loss_of_one_step_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verify(tmp_path, WITH_LOSS.replace("LOSS", MEAN), GLOBAL) == 0
     assert "loss was not compared: only old.py:step has it." in capsys.readouterr().out

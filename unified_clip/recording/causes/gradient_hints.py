@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+from ..._display import enumeration
 from ..divergence import DivergencePoint, numbers
-from ..pairs.pairing import CallPair
+from ..pairs.pairing import CallPair, greatest_setting
 from ..recorded_run import RecordedRun
-from ..rounding import ROUNDING, distance, single
+from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor
 
 
@@ -13,6 +16,8 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
     floor = max(noise_floor(pair.a), noise_floor(pair.b))
     differences = [distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor]
     most = max(differences, default=0.0)
+    if multiplied := _multiplied(point, pair) or _decayed(point, pair):
+        return multiplied
     if 0 < most < 0.02:
         return (
             f". The norms of the gradients differ by at most {100 * most:.2g} %. Different data or dropout usually "
@@ -26,6 +31,43 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
         ". The losses of this step agree, so compare the backward pass first. Possible causes are detach(), "
         "stop_gradient, and zero_grad() between the backward passes of a step"
     )
+
+
+def _multiplied(point: DivergencePoint, pair: CallPair) -> str:
+    """Return advice if at most half of the gradients differ, and if all of these differ by the same factor."""
+    norms = list(numbers(pair, "gradient"))
+    factors = {name or "": b / a for name, a, b in _differing(pair) if a}
+    factor = float(f"{next(iter(factors.values()), math.nan):.2g}")
+    if 2 * len(factors) > len(norms) or not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values()):
+        return ""
+    names = enumeration([*map(repr, factors)])
+    if len(factors) == 1:
+        differs, these = f"gradient of {names} differs: in {point.b.name}, it is", "this gradient"
+    else:
+        differs, these = f"gradients of {names} differ: in {point.b.name}, they are", "these gradients"
+    return f". Only the {differs} {factor:g} times as large. Look for code that multiplies {these} before the clip"
+
+
+def _decayed(point: DivergencePoint, pair: CallPair) -> str:
+    """Return advice if a run might add weight decay to its gradients before the clip."""
+    zeros = [name for name, weight, _ in numbers(pair, "weight") if not weight]
+    if not losses_agree(point, pair) or any(name in zeros for name, *_ in _differing(pair)):
+        return ""
+    steps = [next(each for each in run.optimizer_steps if each.step == pair.a.step) for run in (point.a, point.b)]
+    has_decay = [bool(greatest_setting(each, "weight_decay")) for each in steps]
+    if has_decay[0] == has_decay[1]:
+        return ""
+    run, other = (point.a, point.b) if has_decay[0] else (point.b, point.a)
+    return (
+        f". The losses of this step agree, and only the optimizer of {run.name} has weight decay. Check first whether "
+        f"{other.name} adds weight decay to its gradients before the clip"
+    )
+
+
+def _differing(pair: CallPair) -> list[tuple[str | None, float, float]]:
+    norms = list(numbers(pair, "gradient"))
+    total = math.hypot(*(a for _, a, _ in norms))
+    return [(name, a, b) for name, a, b in norms if abs(a - b) > PRODUCT * total]
 
 
 def losses_agree(point: DivergencePoint, pair: CallPair) -> bool:

@@ -337,5 +337,6 @@ def _grown_rounding(point: DivergencePoint) -> Cause | None:
         "rounding that has grown",
         f"the difference is {at_its_size:.3g} ULP of {SIZES[point.first.stage]}, after {before:.3g} at step {-step}. "
         f"From one step to the next, rounding errors grow by a factor below {GROWTH}. A small difference between the "
-        "optimizers grows as fast. To rule out such a difference, compare the updates: run `unified-clip verify`",
+        "optimizers grows as fast. To rule out such a difference, compare the updates in the report of `unified-clip "
+        "verify`",
     )

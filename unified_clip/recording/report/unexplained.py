@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from ..._display import counted
+from ..._display import counted, enumeration
 from ...causes.cause import CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..causes.order_of_calls import RULES_FOR_GLOBAL, count_of
@@ -16,6 +16,8 @@ from ..optimizers.step_differences import STAGES
 from ..pairs.packed_parameters import elements
 from .largest_differences import STAGE_NAMES
 from .remedies import step_of_other_eps
+
+ROUNDED: frozenset[CauseKind] = frozenset({"rounding", "rounding noise", "rounding that has grown"})
 
 UNEXPLAINED = "Unexplained: these numbers fit no known cause, or they fit several causes."
 
@@ -131,7 +133,7 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return a list with a sentence that advises what to compare."""
+    """Return sentences that advise what to compare."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
@@ -142,7 +144,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
             "Parameters that only one run has were not compared. If they are the same weights with other names, pass "
             "their names with --map."
         ]
-    if first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
+    if first.stage not in ("weight", "gradient", "norm") or not _follows_only_rounding(comparison, first):
         return []
     is_first = first.step == comparison.pairs[0].a.step
     place = "the initial weights" if first.stage == "weight" else "the forward pass, the loss and the data"
@@ -155,7 +157,23 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
     clips = f"Clipping is the same{same}: rule, threshold, norm type and formula"
     if different := _other_clips(comparison, first.step):
         clips = f"The clips might differ: {', and '.join(different.values())}"
-    return [f"{clips}. The {what} differ before the clip of step {first.step}. Compare {place}."]
+    look = f"{clips}. The {what} differ before the clip of step {first.step}. Compare {place}."
+    unknown = [run.name for run in comparison.runs if not run.optimizer_steps]
+    return [look] if is_first or not unknown else [look, _unknown_optimizers(unknown)]
+
+
+def _follows_only_rounding(comparison: RecordingComparison, divergence: Divergence) -> bool:
+    earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
+    return all(cause.kind in ROUNDED for each in earlier for cause in comparison.divergences[each])
+
+
+def _unknown_optimizers(runs: Sequence[str]) -> str:
+    verb = "has" if len(runs) == 1 else "have"
+    return (
+        f"{enumeration(runs)} {verb} no steps of an optimizer, so the settings of the optimizers were not compared. "
+        "Compare the learning rates, the weight decays, the eps and the formulas, or run `unified-clip verify`, which "
+        "compares the updates."
+    )
 
 
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
