@@ -221,8 +221,10 @@ for name in ("model.keras", "keras.weights.h5", "old.h5", "old.keras", "deflated
     converted("keras", name)
 
 with tf.GradientTape() as tape:
-    weights = [tf.Variable([[1.0], [2.0]], name="kernel"), tf.Variable([0.5], name="bias")]
-    loss = tf.reduce_sum(tf.ones((1, 2)) @ weights[0] + weights[1])
+    values = {"table": tf.ones((3, 2)), "kernel": [[1.0], [2.0]], "bias": [0.5], "unused": 1.0}
+    weights = [tf.Variable(value, name=name) for name, value in values.items()]
+    weights.append(tf.Variable([0.25], name="bias"))
+    loss = tf.reduce_sum(tf.gather(weights[0], [1, 1]) @ weights[1] + weights[2] * weights[4])
 exec(example("TensorFlow"))
 
 Path("tensorflow_function.py").write_text('''
