@@ -19,7 +19,7 @@ from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
 ERRORS = ("drift", "missing")
-"""The kinds of findings that are errors for GitHub."""
+"""The kinds of findings that are errors in SARIF, on GitHub and on GitLab. All other kinds are warnings."""
 
 MAX_LINES = 20
 

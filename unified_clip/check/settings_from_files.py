@@ -42,7 +42,8 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]
 def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
     """Return the reason why the clip of a script is unknown.
 
-    own: The name of the clip configuration.
+    files: The clips in the configuration files that the script might read.
+    own: The file name of the clip configuration.
     """
     function, keyword = _parts(use)
     title = FORMATS[ARGUMENT_FORMATS[use.package]].title

@@ -51,9 +51,11 @@ class NameMatcher:
         self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
-        """Find the name of each gradient of a call. The norms, the weights and the shapes are compared.
+        """Find the name of each gradient of a call by the gradient's norm, weight and shape.
 
         If the call clips one tensor, and this tensor is not a gradient, return None.
+
+        others: The same clip call at other steps, to choose between several parameters that fit.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:

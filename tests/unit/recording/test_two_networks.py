@@ -150,7 +150,7 @@ def test_different_weights_of_another_network_are_the_cause(tmp_path: Path) -> N
     cause = comparison.findings[0]
     assert cause.kind == "another optimizer"
     assert "'maker.a' differ at step 4, and have not changed since step 3" in cause.sentence
-    assert "gradients and coefficients of these weights agree at step 2" in cause.sentence
+    assert "At step 2, the gradients of these weights and the clip coefficients agree" in cause.sentence
 
 
 def test_different_initial_weights_of_another_network_are_the_cause(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_weights_of_another_call_of_the_same_step_are_named_without_a_claim_abou
     new = [*first, clip(2, "critic", (3.0, 5.0)), clip(2, "maker", weights={"maker.a": 9.0})]
     (cause,) = write_and_compare(tmp_path, old, new).findings
     assert cause.kind == "another optimizer"
-    assert "'maker.a' differ. Another call of this step clips these weights. The gradients" in cause.sentence
+    assert "'maker.a' differ. Another call of this step clips these weights. At step 1, the gradients" in cause.sentence
     assert "have not changed since" not in cause.sentence
 
 

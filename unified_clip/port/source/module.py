@@ -129,7 +129,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """The full names of all functions, classes and modules that the file imports."""
+        """The full names of all imported functions, classes and modules that the file uses."""
         return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
 
     @cached_property

@@ -252,7 +252,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     step = before[-1].a.step
     gradients = [(a, b) for name, a, b in numbers(before[-1], "gradient") if name in different]
     if _clips_agree(before[-1]) and all(_agree(a, b) for a, b in gradients):
-        sentence = f"{place}. The gradients and coefficients of these weights agree at step {step}"
+        sentence = f"{place}. At step {step}, the gradients of these weights and the clip coefficients agree"
         return Cause("another optimizer", f"{sentence}: compare the optimizers of these parameters and their settings")
     advice = f"The clip of these weights at step {step} differs, too: look for the cause there first"
     return Cause("other gradients", f"{place}. {advice}")

@@ -126,7 +126,7 @@ class HuggingFace(Format):
             problem = f"{optimizer} steps during backward, before Trainer clips. {WITHOUT_CLIPPING}"
             raise document.wrong([self.optimizer_key], problem)
         if optimizer == "adafactor":
-            notes.append("adafactor also clips its update by root mean square. That is not imported.")
+            notes.append("adafactor also clips its update by root mean square. This clip is not imported.")
         by_deepspeed = deepspeed.not_finite(document, threshold, "deepspeed") if document.get("deepspeed") else ""
         return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 

@@ -39,7 +39,7 @@ WRAPPERS = {
     "apply_if_finite": "The clip is inside optax.apply_if_finite, which skips steps whose updates are not finite.",
 }
 
-ADAFACTOR = "optax.adafactor also clips its update by root mean square. That is not imported."
+ADAFACTOR = "optax.adafactor also clips its update by root mean square. This clip is not imported."
 
 CHAINS = ("chain", "named_chain")
 ADDS_AFTER = ("append", "extend")

@@ -73,7 +73,7 @@ class Timm(Format):
         if "lamb" not in optimizer.lower() or threshold is None:
             return []
         return [
-            f"{optimizer} clips the global norm at {threshold} again inside step(). That is not imported. "
+            f"{optimizer} clips the global norm at {threshold} again inside step(). This clip is not imported. "
             "opt_kwargs: {max_grad_norm: null} switches it off."
         ]
 
