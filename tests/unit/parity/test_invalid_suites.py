@@ -68,7 +68,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM_IN_PLACE, "listed = [1]"), "listed = \\[1\\] lacks the index 0. Add this index"),
         (
             cases_toml(NORM_IN_PLACE, "listed = [0, 1]"),
-            "listed has the index 1, but there are 1 gradients. Remove this",
+            "listed = \\[0, 1\\] has the index 1, but the number of gradients is 1. Remove this",
         ),
         (
             cases_toml(NORM, "expanded = true"),

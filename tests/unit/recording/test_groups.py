@@ -340,5 +340,5 @@ def test_gradients_that_are_sums_over_passes_are_to_be_divided(compare_runs: Any
     new = [{**each, **({"backward_calls": 2} if "settings" in each else {})} for each in by_total_norm(2, factor)]
     (cause,) = compare_runs(by_total_norm(2), new).findings
     assert cause.kind == "gradient accumulation"
-    text = "The gradients of b.jsonl are the sums of these passes: divide each loss by the number of passes"
+    text = "b.jsonl adds up the gradients of these passes: divide each loss by the number of passes"
     assert (text in cause.sentence) is advice

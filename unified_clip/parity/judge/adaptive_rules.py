@@ -51,7 +51,7 @@ def zclip(
 ) -> Iterator[Step]:
     """Yield (threshold, state after the step) for the total norm of each step.
 
-    root: The function for square roots. To compute exact roots, do not use `math.sqrt`.
+    root: The function for square roots. The default, `math.sqrt`, rounds its results.
     """
     mean: Any = 0 * alpha
     var: Any = 0 * alpha

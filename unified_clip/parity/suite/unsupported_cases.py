@@ -75,7 +75,7 @@ def _lists_of_gradients(case: Case) -> Iterator[tuple[bool, str]]:
     yield bool(listed) and not call.in_place, "listed needs a function that clips in place. Remove the key listed"
     absent, unknown = set(range(count)) - listed, listed - set(range(count))
     yield bool(listed and absent), f"listed = {form.listed} lacks the index {min(absent, default=0)}. Add this index"
-    problem = f"listed has the index {max(unknown, default=0)}, but there are {count} gradients"
+    problem = f"listed = {form.listed} has the index {max(unknown, default=0)}, but the number of gradients is {count}"
     yield bool(unknown), f"{problem}. Remove this index"
 
 

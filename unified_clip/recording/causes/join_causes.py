@@ -143,7 +143,7 @@ def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePo
     more, larger = (sides[float(str(each.b)) > float(str(each.a))] for each in (passes.divergence, scaled))
     if more is not larger:
         return passes.cause
-    sentence = f"{passes.cause.sentence}. The gradients of {more.name} are the sums of these passes"
+    sentence = f"{passes.cause.sentence}. {more.name} adds up the gradients of these passes"
     return passes.cause._replace(sentence=f"{sentence}: divide each loss by the number of passes")
 
 
