@@ -21,6 +21,8 @@ from .observation import NORM_TOLERANCE, Observation, common_cause
 from .scaling import CLOSE, EXACT
 from .sums import steps_in_16_bits
 
+BY_VALUE = Cause("another rule", "as when the threshold limits each element instead of the norm")
+
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 
 
@@ -253,15 +255,24 @@ def norm_after(call: Observation) -> Cause | None:
 
 
 def by_value(call: Observation) -> Cause | None:
-    is_shown = False
-    for number, before, _, result in call.sides():
-        clipped = np.clip(before.values(), -call.threshold, call.threshold)
-        if not _is_near(result.values(), clipped, result.dtype):
-            return None
-        scaling = call.scalings[number]
-        is_shown |= scaling.low > scaling.high and not _is_near(before.values(), clipped, result.dtype)
-    sentence = "as when the threshold limits each element instead of the norm"
-    return Cause("another rule", sentence) if is_shown else None
+    sides = [(before.values(), call.scalings[number]) for number, before, _, _ in call.sides()]
+    is_shown = any(
+        scaling.low > scaling.high and not _is_near(before, _clamped(call, before), scaling.dtype)
+        for before, scaling in sides
+    )
+    return BY_VALUE if is_shown and is_clipped_by_value(call) else None
+
+
+def is_clipped_by_value(call: Observation) -> bool:
+    """Return whether the results equal the gradients after a clip of each element to the threshold."""
+    return all(
+        _is_near(result.values(), _clamped(call, before.values()), result.dtype)
+        for _, before, _, result in call.sides()
+    )
+
+
+def _clamped(call: Observation, values: Float64s) -> Float64s:
+    return np.clip(values, -call.threshold, call.threshold)
 
 
 def wrong_bounds(call: Observation) -> Cause | None:

@@ -182,6 +182,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
                 remaining.append((len(explained), each))
         if remaining:
             return Diagnosis(_best(remaining))
+    if _is_by_value(this, others):
+        return Diagnosis(call_causes.BY_VALUE)
     if cause and cause.kind in OF_ROUNDING and not contradictions:
         return Diagnosis(cause)
     precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
@@ -192,6 +194,13 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     if cause and not contradictions:
         contradictions = [f"{cause.sentence}, but the other cases contradict this"]
     return Diagnosis(None, next(iter(contradictions), ""))
+
+
+def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:
+    """Return whether another call shows that the function clips by value, and `this` and the correct calls agree."""
+    agreeing = [this.call, *(each.call for each in others if each.is_correct)]
+    is_shown = any(each.cause == call_causes.BY_VALUE for each in others)
+    return is_shown and all(map(call_causes.is_clipped_by_value, agreeing))
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
