@@ -164,7 +164,7 @@ def compare(
     if not (explained or agreements):
         raise RunError(
             f"{left.path} and {right.path}: No numbers were compared. Without --norms, clips by value record no norms. "
-            "Record both runs with --norms, in Python with record(..., norms=True).",
+            "Record both runs with --norms, or with norms=True in Python.",
             "UC502",
         )
     other_eps = first_other_eps(left, right, pairs)

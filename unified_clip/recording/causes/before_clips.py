@@ -283,7 +283,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
-    """Return whether the run clips parameters that `line` does not clip, such as a second network's."""
+    """Return whether the run clips parameters that `line` does not clip, such as the parameters of a second network."""
     own = {(name, tuple(each.shape)) for name, each in separate(line)}
     every = {(name, tuple(each.shape)) for call in run.lines for name, each in call.parameters.items()}
     return bool(every - own)
