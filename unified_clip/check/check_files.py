@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..config.check_rules import CheckRules
@@ -58,41 +58,17 @@ def check(
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
     without_clips, left_to_trainers = required.each(rules.each, files, file_uses, root)
     judge = Judge(config, clip, file_uses.uses)
-    findings: list[Finding] = []
-    ignored: list[Finding] = []
-    clips: list[Clip] = []
-    unverified: list[ClipUse] = []
-    used: set[int] = set()
-
-    def add(use: ClipUse, finding: Finding) -> bool:
-        finding = ignoring.applied(rules.ignore, use, finding, config, root, used)
-        (findings if finding.ignored is None else ignored).append(finding)
-        return finding.ignored is not None
-
-    for use in file_uses.uses:
-        result, finding = judge.judge(use, nearest=nearest or patterns.matches_use(rules.nearest, use, root))
-        is_ignored = finding is not None and add(use, finding)
-        unverified += [use] if is_ignored and not ignoring.shows_clip(rules.ignore, use, root) else []
-        clips.append(clip_result(use, "ignored" if is_ignored else result))
-    files_without_clip = (
-        (without_clips, required.CLIP_HERE),
-        (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
-        (off.not_understood(rules.off, files, file_uses, root), off.EDIT),
-    )
-    for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
-        kind: Kind = "missing" if use.unclipped else "unknown"
-        add(use, without_clip(kind, use.path, use.line, use.clip, use.why_unknown, edit))
-    missing, notes = required.check(clip, rules.require, paths, files, file_uses, unverified)
-    findings += missing
-    findings += unused_entries.find(clip, rules, used, files, paths)
+    judged = _judge_all(judge, file_uses, without_clips, files, rules, root, nearest=nearest)
+    missing, notes = required.check(clip, rules.require, paths, files, file_uses, judged.unverified)
+    findings = [*judged.findings, *missing, *unused_entries.find(clip, rules, judged.used, files, paths)]
     return CheckReport(
         version=1,
         config=shown(clip),
         wanted=describe.sentences(config),
-        headline=headline(findings, len(ignored), clips, clip.name),
-        clips=sorted(clips, key=_place),
+        headline=headline(findings, len(judged.ignored), judged.clips, clip.name),
+        clips=sorted(judged.clips, key=_place),
         findings=sorted(findings, key=_place),
-        ignored=ignored,
+        ignored=judged.ignored,
         notes=[*notes, *left_to_trainers, *file_uses.notes, *judge.notes, *files_to_check.notes(reports, paths)],
         counts=Counts(
             files=len(files),
@@ -103,6 +79,55 @@ def check(
             unread=file_uses.unread,
         ),
     )
+
+
+@dataclass
+class _JudgedClips:
+    findings: list[Finding] = field(default_factory=list)
+    ignored: list[Finding] = field(default_factory=list)
+    clips: list[Clip] = field(default_factory=list)
+    unverified: list[ClipUse] = field(default_factory=list)
+    """The ignored clips that do not satisfy `check.require`."""
+
+    used: set[int] = field(default_factory=set)
+    """The indices of the entries of `check.ignore` that ignore a finding."""
+
+
+def _judge_all(
+    judge: Judge,
+    file_uses: FoundClips,
+    without_clips: Sequence[ClipUse],
+    files: Sequence[Path],
+    rules: CheckRules,
+    root: Path,
+    *,
+    nearest: bool,
+) -> _JudgedClips:
+    """Compare every clip with the configuration, and apply `check.ignore` to the findings.
+
+    without_clips: The files of `check.each` that have no clip.
+    """
+    judged = _JudgedClips()
+
+    def add(use: ClipUse, finding: Finding) -> bool:
+        finding = ignoring.applied(rules.ignore, use, finding, judge.config, root, judged.used)
+        (judged.findings if finding.ignored is None else judged.ignored).append(finding)
+        return finding.ignored is not None
+
+    for use in file_uses.uses:
+        result, finding = judge.judge(use, nearest=nearest or patterns.matches_use(rules.nearest, use, root))
+        is_ignored = finding is not None and add(use, finding)
+        judged.unverified += [use] if is_ignored and not ignoring.shows_clip(rules.ignore, use, root) else []
+        judged.clips.append(clip_result(use, "ignored" if is_ignored else result))
+    files_without_clip = (
+        (without_clips, required.CLIP_HERE),
+        (required.explicit(rules.explicit, files, file_uses, root), required.SET_KEY),
+        (off.not_understood(rules.off, files, file_uses, root), off.EDIT),
+    )
+    for use, edit in ((use, edit) for uses, edit in files_without_clip for use in uses):
+        kind: Kind = "missing" if use.unclipped else "unknown"
+        add(use, without_clip(kind, use.path, use.line, use.clip, use.why_unknown, edit))
+    return judged
 
 
 def _place(entry: Clip | Finding) -> tuple[str, int, int]:

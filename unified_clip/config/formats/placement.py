@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
-from ..._static_values import is_number
 from ...errors import ConfigError
 from ..documents import Document, Key, PartialTable, dotted
 from .base import Format
+from .clip_key_names import is_clip_key, normalized
 from .naming import name_format
 
 Path = tuple[Key, ...]
@@ -19,41 +16,17 @@ Path = tuple[Key, ...]
 ANY = "*"
 """A wildcard in a path of `Format.places`. The wildcard matches any key or index."""
 
-LOOKALIKE = re.compile(
-    r".*grad(ient)?s?(norm|value|val)?clip.*"  # gradient_clip_val, gradient_clipping, global_grad_clip
-    r"|.*clip(ping)?(by)?(global)?grad.*"  # clip_grad, CLIP_GRADIENTS, clip_grad_by_norm
-    r"|.*max(imum)?grad(ient)?s?(l2)?(norm|value).*"  # max_grad_norm, max_grad_l2_norm
-    r"|.*grad(ient)?s?max(imum)?norm"  # gradient_max_norm
-    r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
-    r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
-)
-"""Names are compared in lower case and without punctuation."""
-
-NUMBERS = re.compile(
-    r".+ grad(ient)?norm"
-    r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
-    r"|(.* )?(generator|discriminator)gradnorm"
-)
-"""A pattern for the last two names in the path of a clip key, such as "train maxnorm". The value of the key must be a
-number.
-"""
-
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with its value. For unified-clip config check, "
     "add an entry to check.ignore, with this value as its threshold."
 )
 """Advice for a key that the trainer ignores. A program that extends the trainer might read the key."""
 
-MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-
-SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""Keys are compared in lower case and without punctuation."""
-
 
 def unread_paths(document: Document, trainer: Format) -> list[Path]:
     places = [*trainer.places(document), *trainer.foreign_keys]
     entries = _entries(document.data, places)
-    return [path for path, value in entries if not _is_at(path, places) and _is_clip_key(path, value, places)]
+    return [path for path, value in entries if not _is_at(path, places) and is_clip_key(path, value, places)]
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
@@ -76,7 +49,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
             read += [value] if path[-1] not in trainer.mode_keys else []
         elif _is_at(path, trainer.foreign_keys):
             has_foreign = True
-        elif _is_clip_key(path, value, places):
+        elif is_clip_key(path, value, places):
             unread[path] = value
     if read:
         return [path for path, value in unread.items() if value not in read]
@@ -120,7 +93,7 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
     for duplicate in document.duplicates:
         outer = duplicate.keys
         for path, value in [(outer, duplicate.value), *_entries(duplicate.value, keys, outer)]:
-            if not (_is_at(path, keys) or _is_clip_key(path, value, places)):
+            if not (_is_at(path, keys) or is_clip_key(path, value, places)):
                 continue
             if not document.shows(*path) or _raw(document, path) != value:
                 last = f"line {document.line(outer)} sets this key again"
@@ -153,7 +126,7 @@ def unset(document: Document, trainer: Format) -> str:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
+    return [(path, value) for path, value in _entries(document.data, ()) if is_clip_key(path, value, ())]
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -176,33 +149,6 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 
 
-def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether the last key of a path has the name of a clip key. If the value is a number, a misspelt name such
-    as max_grad_nrom is also accepted.
-    """
-    name = _normalized(path[-1])
-    if any(name == _normalized(place[-1]) for place in places):
-        return True
-    if is_number(value) and any(_is_misspelt(name, _normalized(place[-1])) for place in places):
-        return True
-    if value is None or value is False or (value is True and not name.endswith(SWITCHES)):
-        return False
-    names = f"{_normalized(path[-2])} {name}" if len(path) > 1 and isinstance(path[-2], str) else name
-    is_number_key = is_number(value) and NUMBERS.fullmatch(names) is not None
-    return is_number_key or LOOKALIKE.fullmatch(name) is not None
-
-
-@cache
-def _is_misspelt(name: str, expected: str) -> bool:
-    if min(len(name), len(expected)) < SHORTEST_MISSPELT or abs(len(name) - len(expected)) > 2:
-        return False
-    return bool(difflib.get_close_matches(name, [expected], 1, MISSPELT))
-
-
-def _normalized(key: Key) -> str:
-    return re.sub(r"[\W_]", "", str(key)).lower()
-
-
 def _format_place(place: Path, trainer: Format) -> str:
     return dotted([trainer.placeholder if key == ANY else key for key in place])
 
@@ -218,7 +164,7 @@ def best_place(document: Document, places: Sequence[Path]) -> Path:
 
 def _misplaced(document: Document, trainer: Format, path: Path) -> ConfigError:
     places = trainer.places(document)
-    targets = [place for place in places if _normalized(place[-1]) == _normalized(path[-1])]
+    targets = [place for place in places if normalized(place[-1]) == normalized(path[-1])]
     best = best_place(document, targets or places)
     target = _format_place(best, trainer)
     if targets:
