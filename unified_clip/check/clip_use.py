@@ -13,6 +13,7 @@ from ..config.clip_config import ClipConfig
 from ..config.documents import Document
 
 OWN = "unified_clip"
+ACCELERATE_CLIP = f"{OWN}.integrations.accelerate_clip.clip_"
 
 THRESHOLD = "__threshold__"
 """The placeholder for the threshold in `ClipUse.call`."""

@@ -22,8 +22,15 @@ NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
 """Matches an override in Hydra's syntax, such as trainer.max_grad_norm=1.0 or ~clip_grad_norm."""
 
-WRITTEN = re.compile(rf"\s*(?:- )?[\"']?({NAME})[\"']?:\s+[\"']?((?:[\d.]|\$[\w{{])[^\s,\"']*)")
-"""Matches a line of YAML or JSON that sets a number or a variable, for example in a heredoc."""
+YACS = re.compile(r"(?<!\S)((?:[A-Z][A-Z\d_]*\.)+[A-Z][A-Z\d_]*)\s+((?:[\d.]|\$[\w{])[^\s;'\"\\]*|True|False|None)")
+"""Matches an override of yacs, such as SOLVER.CLIP_GRADIENTS.CLIP_VALUE 1.0."""
+
+WRITTEN = re.compile(
+    rf"(?:^\s*(?:- )?|\b(?:echo|printf)\s+(?:-\w+\s+)?[\"']?|[{{,]\s*)"
+    rf"(?:\\?[\"']({NAME})\\?[\"']\s*:\s*|({NAME}):\s+)"
+    r"[\"']?((?:[\d.]|\$[\w{])[^\s,\"'}\\]*)"
+)
+"""Matches a key of YAML or JSON with a number or a variable, for example in a heredoc or after echo."""
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
@@ -207,8 +214,10 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
                 value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
                 is_variable = assignment is not None and match[1] == assignment[1]
                 entries.append(CommandLineSetting(line, match[1] or match[3], value_of(value), True, is_variable))
-        if written := WRITTEN.match(code):
-            entries.append(CommandLineSetting(line, written[1], value_of(option_value(written[2])), False))
+        for match in YACS.finditer(COMMENT.sub("", code)):
+            entries.append(CommandLineSetting(line, match[1], value_of(option_value(match[2])), True))
+        for match in WRITTEN.finditer(code):
+            entries.append(CommandLineSetting(line, match[1] or match[2], value_of(option_value(match[3])), False))
     yield from sorted(entries, key=lambda each: each.line)
 
 

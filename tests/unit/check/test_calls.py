@@ -17,6 +17,59 @@ def step(start: str, *lines: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        "[p.grad for p in model.parameters()]",
+        "(p.grad for p in model.parameters() if p.grad is not None)",
+        "gradients",
+    ],
+)
+@pytest.mark.parametrize("call", ["clip_grad_norm_", "clip_grad_value_", "clip.clip_"])
+def test_a_call_that_gets_gradients_instead_of_parameters_clips_nothing(
+    check: Check, call: str, gradients: str
+) -> None:
+    start = OWN + TORCH.replace("norm_", "norm_, clip_grad_value_")
+    threshold = "" if call == "clip.clip_" else ", 1"
+    lines = f"gradients = [p.grad for p in model.parameters()]\n    {call}({gradients}{threshold})"
+    findings = check({"a.py": f"{start}def step(model):\n    {lines}\n    clip.clip_(model.parameters())\n"}).findings
+    assert [each.kind for each in findings] == ["unknown"]
+    assert findings[0].does.startswith("The call gets gradients, ")
+
+
+OPTAX = (
+    "import optax\n\n\ndef step(optimizer, state, params, grads):\n    {}\n    {}\n"
+    "    return optimizer.update(grads, state)\n"
+)
+MAKE = "clip = optax.clip_by_global_norm(1.0)"
+
+
+@pytest.mark.parametrize(
+    ("make", "update"),
+    [
+        (MAKE, "clipped, _ = clip.update(grads, clip.init(params))"),
+        (MAKE, "clipped = clip.update(grads, clip.init(params))[0]"),
+        (MAKE, "clip.update(grads, clip.init(params))"),
+        ("", "clipped, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())"),
+    ],
+)
+def test_an_update_of_optax_whose_result_is_not_used_clips_nothing(check: Check, make: str, update: str) -> None:
+    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
+    finding = only_finding(check({"a.py": OPTAX.format(make, update)}, nearest))
+    assert finding.does.startswith("No code uses the result of this call")
+    used = update.replace("clipped", "grads")
+    if used != update:
+        assert check({"a.py": OPTAX.format(make, used)}, nearest).findings == []
+
+
+def test_an_update_of_optax_at_the_level_of_the_module(check: Check) -> None:
+    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
+    module = OPTAX.replace("def step", MAKE + "\n\n\ndef step").format("{}", "x = 1")
+    assert only_finding(check({"a.py": module.format("y, _ = clip.update(grads, ())")}, nearest)).kind == "unknown"
+    assert check({"a.py": module.format("return clip.update(grads, ())")}, nearest).findings == []
+    assert check({"a.py": module.format("y, _ = clip.update(grads, ()); use(clip)")}, nearest).findings == []
+
+
 @pytest.mark.parametrize("start", CALLS)
 @pytest.mark.parametrize(
     ("lines", "why"),

@@ -173,7 +173,7 @@ def test_source_in_check_formats_is_counted_once(check: Check) -> None:
     assert [(each.clip, each.line) for each in report.clips] == [("optax.clip_by_global_norm", 3)]
     finding = only_finding(check({"a.py": OPTAX.format(0.5)}, clip))
     assert (finding.line, finding.clip) == (3, "optax.clip_by_global_norm")
-    own = "from unified_clip import ClipConfig\nimport optax\n\nClipConfig.load('clip.toml').as_optax(optax.sgd(1))\n"
+    own = "from unified_clip import ClipConfig\n\n\ntransform = ClipConfig.load('clip.toml').as_optax()\n"
     assert check({"a.py": own}, clip).counts.clips == 1
 
 

@@ -117,3 +117,73 @@ def test_a_clipper_in_a_tuple_is_no_clip_of_a_tensor(check: Check) -> None:
     )
     report = check({"a.py": text})
     assert (report.findings, [each.result for each in report.clips]) == ([], ["same"])
+
+
+CHAINED = "import torch\nfrom unified_clip import ClipConfig\n\n\ndef train(model, data):\n" + textwrap.indent(
+    "optimizer = torch.optim.SGD(model.parameters())\n{}\nfor x in data:\n    model(x).backward()\n    {}\n{}\n", "    "
+)
+ATTACH = 'ClipConfig.load("clip.toml").attach_to(optimizer, model)'
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "after", "why"),
+    [
+        ("", "optimizer.step()", ATTACH, "comes after"),
+        (f"{ATTACH}.detach()", "optimizer.step()", "", "detaches"),
+        (f"if False: {ATTACH}", "optimizer.step()", "", "never runs"),
+        (f"{ATTACH}\n    optimizer = torch.optim.AdamW(model.parameters())", "optimizer.step()", "", "new optimizer"),
+        ("", 'optimizer.step(); ClipConfig.load("clip.toml").clip_(model.parameters())', "", "comes after"),
+        ("", 'ClipConfig.load("clip.toml")(model.grads()); optimizer.step()', "", "No code uses"),
+        (
+            "",
+            'ClipConfig.load("clip.toml").clipper().clip_(list(model.parameters())[1:]); optimizer.step()',
+            "",
+            "part",
+        ),
+    ],
+)
+def test_a_call_of_a_configuration_without_a_variable(
+    check: Check, before: str, step: str, after: str, why: str
+) -> None:
+    finding = only_finding(check({"a.py": CHAINED.format(before, step, after)}))
+    assert finding.kind == "unknown"
+    assert why in finding.does
+
+
+@pytest.mark.parametrize("step", [
+    "optimizer.step()", "scaler.scale(loss).backward(); scaler.step(optimizer)",
+])  # fmt: skip
+@pytest.mark.parametrize("attach", [ATTACH, f"handle = {ATTACH}"])
+def test_an_attached_configuration_without_a_variable_passes(check: Check, attach: str, step: str) -> None:
+    assert check({"a.py": CHAINED.format(attach, step, "")}).findings == []
+
+
+ACCELERATE = (
+    "import torch\nfrom accelerate import Accelerator\nfrom unified_clip import ClipConfig\n"
+    "from unified_clip.integrations.accelerate_clip import clip_\n\n"
+    'CLIP = ClipConfig.load("clip.toml")\naccelerator = Accelerator(mixed_precision="fp16")\n\n\n'
+    "def train(model, optimizer, data):\n    for x in data:\n"
+)
+BACKWARD, STEP = "accelerator.backward(model(x))\n", "optimizer.step()\n"
+CLIP = "clip_(accelerator, CLIP, model.parameters())\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (BACKWARD + STEP + CLIP, "comes after"),
+        (BACKWARD + STEP + CLIP.replace("CLIP", "clip=CLIP").replace("model.p", "parameters=model.p"), "comes after"),
+        (BACKWARD + STEP + CLIP.replace("CLIP", 'ClipConfig.load("clip.toml")') + "CLIP.clip_(model)\n", "comes after"),
+        (CLIP + BACKWARD + STEP, "comes before"),
+        (BACKWARD + "if False: " + CLIP + STEP, "never runs"),
+        (BACKWARD + CLIP.replace("model.parameters()", "list(model.parameters())[1:]") + STEP, "part of a list"),
+    ],
+)
+def test_a_clip_of_accelerate_without_effect(check: Check, body: str, why: str) -> None:
+    findings = check({"a.py": ACCELERATE + textwrap.indent(body, " " * 8)}).findings
+    assert {each.kind for each in findings} == {"unknown"}
+    assert why in findings[0].does
+
+
+def test_a_clip_of_accelerate_passes(check: Check) -> None:
+    assert check({"a.py": ACCELERATE + textwrap.indent(BACKWARD + CLIP + STEP, " " * 8)}).findings == []

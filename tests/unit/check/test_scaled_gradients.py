@@ -189,3 +189,29 @@ def test_a_file_of_accelerate_in_another_project_does_not_apply(check: Check) ->
 
 def test_deepspeed_has_a_scale_of_its_own(check: Check) -> None:
     assert unknown(check, f"{FP16}, deepspeed_plugin=plugin") == []
+
+
+TENSORFLOW = """import tensorflow as tf
+
+
+def step(model, optimizer, loss, use_fp16):
+    with tf.GradientTape() as tape:
+        scaled = optimizer.get_scaled_loss(loss(model))
+    grads = tape.gradient(scaled, model.trainable_variables)
+    {}
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+"""
+GLOBAL = "grads, _ = tf.clip_by_global_norm(grads, 1.0)"
+UNSCALED = "grads = optimizer.get_unscaled_gradients(grads)"
+
+
+def test_a_clip_of_the_gradients_of_a_scaled_loss_of_tensorflow(check: Check) -> None:
+    finding = only_finding(check({"a.py": TENSORFLOW.format(f"{GLOBAL}\n    {UNSCALED}")}, NEAREST))
+    assert finding.does.startswith(
+        "This clip gets gradients of optimizer.get_scaled_loss(loss(model)), so the gradients"
+    )
+
+
+@pytest.mark.parametrize("unscale", [UNSCALED, f"if use_fp16:\n        {UNSCALED}"])
+def test_a_clip_of_unscaled_gradients_of_tensorflow_passes(check: Check, unscale: str) -> None:
+    assert check({"a.py": TENSORFLOW.format(f"{unscale}\n    {GLOBAL}")}, NEAREST).findings == []

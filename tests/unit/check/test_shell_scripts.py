@@ -111,6 +111,40 @@ def test_a_key_of_one_trainer_on_a_command_line_is_compared(check: Check, script
     assert [each.kind for each in report.findings] == [kind for kind in kinds if kind == "unknown"]
 
 
+@pytest.mark.parametrize("line", [
+    "python train_net.py --config-file a.yaml SOLVER.CLIP_GRADIENTS.CLIP_VALUE 5.0",
+    "python main.py --opts TRAIN.EPOCHS 3 TRAIN.CLIP_GRAD $CLIP",
+    "python train_net.py SOLVER.CLIP_GRADIENTS.ENABLED False  # SOLVER.CLIP_GRADIENTS.CLIP_VALUE 5.0",
+    "echo 'max_grad_norm: 5.0' > a.yaml",
+    'echo -e "max_grad_norm: 5.0" >> a.yaml',
+    "echo '{\"gradient_clipping\":5.0, \"steps\": 3}' > ds.json",
+    'echo "{\\"gradient_clipping\\": $CLIP}" > ds.json',
+    'cat > ds.json <<EOF\n{"zero_optimization": {"stage": 1}, "gradient_clipping": 5.0}\nEOF',
+    'python train.py --optimizer \'{"name": "adamw", "clip_norm": 5.0}\'',
+])  # fmt: skip
+def test_a_setting_after_its_key_is_unknown(check: Check, line: str) -> None:
+    (finding,) = check({"run.sh": line + "\n", "ds.json": DEEPSPEED % "1.0"}).findings
+    assert (finding.path, finding.kind) == ("run.sh", "unknown")
+
+
+def test_text_that_names_a_key_is_no_setting(check: Check) -> None:
+    script = "# SOLVER.CLIP_GRADIENTS.CLIP_VALUE 5.0\necho See SOLVER.CLIP_GRADIENTS for max_grad_norm: 5.0\n"
+    assert check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"}).findings == []
+
+
+@pytest.mark.parametrize("mode", ["value", "agc"])
+def test_clip_grad_with_a_mode_is_not_the_option_of_megatron(check: Check, mode: str) -> None:
+    script = f"python train.py --model vit --opt adamw --lr 1e-3 --clip-grad 1.0 --clip-mode {mode}\n"
+    assert [each.kind for each in check({"run.sh": script}).findings] == ["unknown"]
+
+
+def test_a_script_of_megatron_that_does_not_train_has_no_clip(check: Check) -> None:
+    script = "torchrun {}.py --micro-batch-size 2 --num-layers 2 --bf16{}\n"
+    files = {"generate.sh": script.format("generate", ""), "train.sh": script.format("train", " --train-iters 9")}
+    report = check(files, CLIP_CONFIG.replace("1.0", "0.5"))
+    assert [(each.path, each.kind) for each in report.findings] == [("train.sh", "drift")]
+
+
 @pytest.mark.parametrize("name", ["job.sbatch", "job.slurm", "Makefile", "rules.mk", "run.bash"])
 def test_files_with_commands_are_read_as_shell_scripts(check: Check, name: str) -> None:
     report = check({name: "train:\n\ttune run full --config a.yaml clip_grad_norm=5.0\n", "ds.json": DEEPSPEED % "1.0"})

@@ -71,7 +71,7 @@ def test_an_attribute_that_another_module_reads_is_a_note(check: Check) -> None:
 
 def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(check: Check) -> None:
     clip = CLIP_CONFIG + '\n[check]\nrequire = ["a.py"]\n'
-    files = {"a.py": f"{IMPORT}clip = {LOAD}\n", "b.py": f"{IMPORT}{LOAD}(grads)\n"}
+    files = {"a.py": f"{IMPORT}clip = {LOAD}\n", "b.py": f"{IMPORT}grads = {LOAD}(grads)\n"}
     assert {each.kind for each in check(files, clip).findings} == {"missing", "unknown"}
     assert check({**files, "a.py": files["a.py"] + "grads = clip(grads)\n"}, clip).findings == []
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 
 from ...config.clip_config import ClipConfig
-from ...config.formats.python_source import Source
+from ...config.formats.python_source import Source, shortened
 from ...errors import ConfigError
-from ..clip_use import THRESHOLD
+from ..clip_use import ACCELERATE_CLIP, THRESHOLD
 from .optimizers import is_made
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
@@ -26,6 +26,10 @@ SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_onl
 MAX_ALIASES = 3
 
 ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
+GRADIENTS = (
+    "The call gets gradients, {gradients}, but takes parameters. A gradient has no gradient of its own, so the call "
+    "clips nothing. Pass the parameters."
+)
 NAMED = (
     "The call clips only {pattern}. In this part of the model, a parameter has a shorter name than in the whole model. "
     "So the patterns of the configuration might not match. Clip by clip.clipper(model), which reads the names in the "
@@ -41,14 +45,26 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 
     Raise ConfigError if the clipped parameters are unknown, or if a loop computes a separate norm for each parameter.
     """
-    named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
-    tensors = next(named, call.args[0] if call.args else call)
+    tensors = _tensors(source, call)
     if config.rule == "global_norm":
         _check_loops(source, call, tensors)
     pattern = "" if _has_optimizer(source, tensors) and not config.uses_names else _pattern(source, tensors)
     if pattern and config.uses_names:
         raise ConfigError(NAMED.format(pattern=pattern))
     return ClipConfig(**{**config.data(), "include": [pattern]}) if pattern else config
+
+
+def check_parameters(source: Source, call: ast.Call) -> None:
+    """Raise ConfigError if a clip that takes parameters gets gradients, as in `[p.grad for p in parameters]`."""
+    match tensors := source.followed(_tensors(source, call)):
+        case ast.ListComp(elt=ast.Attribute(attr="grad")) | ast.GeneratorExp(elt=ast.Attribute(attr="grad")):
+            raise ConfigError(GRADIENTS.format(gradients=shortened(tensors)))
+
+
+def _tensors(source: Source, call: ast.Call) -> ast.expr:
+    named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
+    arguments = call.args[2:] if source.dotted(call.func) == ACCELERATE_CLIP else call.args
+    return next(named, arguments[0] if arguments else call)
 
 
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:

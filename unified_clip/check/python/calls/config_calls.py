@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
-from ...clip_use import OWN, ClipUse
+from ...clip_use import ACCELERATE_CLIP, OWN, ClipUse
 from .. import configuration_uses, unused_configurations
 from ..steps.value_flow import assigned
 from . import effect
@@ -35,13 +35,15 @@ class ConfigVariable(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, ConfigVariable] = MappingProxyType({})
 ) -> dict[str, ConfigVariable]:
-    """Return the configuration or clipper of each variable and attribute. The keys are code, such as "self.clip".
+    """Return the configuration or clipper of each variable, of each attribute, and of each call that creates a
+    configuration. The keys are code, such as "self.clip" or "ClipConfig.load('clip.toml')".
 
     imports: The configurations and clippers that the file imports.
     """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
     assignments = [pair for node in source.nodes for pair in assigned(node)]
-    known = dict(imports)
+    own_calls = ((call, _own(call, {}, made)) for call in source.calls)
+    known = {**imports, **{ast.unparse(call): own for call, own in own_calls if own is not None}}
     before = -1
     while before < len(known):
         before = len(known)
@@ -61,7 +63,7 @@ def _own(
             return own._replace(is_clipper=True) if own is not None else None
         case ast.Call(func=function):
             config = made.get((function.lineno, function.col_offset + 1))
-            return ConfigVariable(config) if config is not None else None
+            return ConfigVariable(config) if config is not None else known.get(ast.unparse(node))
         case ast.IfExp(body=body, orelse=orelse):
             return _own(body, known, made) or _own(orelse, known, made)
         case ast.Name() | ast.Attribute():
@@ -97,7 +99,7 @@ def imported(source: Source, module: str, known: Mapping[str, ConfigVariable]) -
 
 def calls(source: Source, known: Mapping[str, ConfigVariable]) -> Iterator[tuple[ast.Call, str, ConfigVariable]]:
     for call in source.calls:
-        method, own = _method(call, known)
+        method, own = _method(source, call, known)
         if own is not None:
             yield call, method, own
 
@@ -115,7 +117,10 @@ def read(source: Source, path: Path, known: Mapping[str, ConfigVariable]) -> Ite
             yield replace(use, config=narrowed)
 
 
-def _method(call: ast.Call, known: Mapping[str, ConfigVariable]) -> tuple[str, ConfigVariable | None]:
+def _method(source: Source, call: ast.Call, known: Mapping[str, ConfigVariable]) -> tuple[str, ConfigVariable | None]:
+    if source.dotted(call.func) == ACCELERATE_CLIP:
+        clips = [*call.args[1:2], *(each.value for each in call.keywords if each.arg == "clip")]
+        return "clip_", _own(clips[0], known, {}) if clips else None
     if (own := _own(call.func, known, {})) is not None:
         return "__call__", own
     if isinstance(call.func, ast.Attribute) and call.func.attr in METHOD_KINDS:

@@ -31,6 +31,8 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
     order.check_runs(source, call)
     if kind == "attached":
         order.check_attached(source, call)
+    if kind == "in place":
+        clipped_parameters.check_parameters(source, call)
     if kind in ("in place", "functional"):
         order.check(source, call)
         scaled_gradients.check(source, call)
@@ -54,7 +56,7 @@ def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning
     try:
         return why, of_call(source, call, meaning.config, kind)
     except ConfigError as error:
-        return f"{why} {error}", meaning.config
+        return f"{error} {why}", meaning.config
 
 
 def kind_of(function: ClipFunction) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from ....config.formats.python_source import FUNCTIONS, Source
 from ....errors import ConfigError
@@ -28,6 +29,7 @@ def check(source: Source, call: ast.Call) -> None:
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
         raise ConfigError(UNUSED)
+    _check_updates(source, [call])
     while isinstance(source.parents[node], PASSES):
         node = source.parents[node]
     statement = source.parents[node]
@@ -39,8 +41,29 @@ def check(source: Source, call: ast.Call) -> None:
         return
     _check_next(source, statement, target.id)
     scope = scope_of(source, target, target.id)
+    nodes = source.nodes if scope is None else ast.walk(scope)
+    _check_updates(
+        source, [read for inner in nodes if isinstance(inner, ast.Name) for read in _reads(inner, target.id)]
+    )
     if is_local(scope) and not _is_read(source, scope, statement, target.id):
         raise ConfigError(UNUSED)
+
+
+def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
+    """Raise ConfigError if code only calls the methods of a transformation of optax, and uses no result of `update`."""
+    methods = [source.parents[node] for node in transformations]
+    names = [each.attr if isinstance(each, ast.Attribute) else "" for each in methods]
+    updates = [source.parents[each] for each, name in zip(methods, names, strict=True) if name == "update"]
+    if "optax" not in source.packages or not updates or {*names} - {"init", "update"}:
+        return
+    for call in updates:
+        try:
+            if isinstance(call, ast.Call):
+                check(source, call)
+            return
+        except ConfigError as error:
+            unused = error
+    raise unused
 
 
 def _check_next(source: Source, statement: ast.stmt, name: str) -> None:

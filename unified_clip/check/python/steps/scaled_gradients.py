@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from ....config.formats.python_source import Source, last_name, shortened
 from ....errors import ConfigError
 from ....port.catalog import ENGINE_METHODS
+from ...clip_use import ACCELERATE_CLIP
 from ..engine_methods import is_accelerator
 from ..engine_of_clip import ACCELERATOR
 from .gradient_events import Event, Place, Timeline, is_scaler_name
@@ -19,6 +20,9 @@ SCALED = "so the gradients are still multiplied by the scale of {scaler}."
 LATE = "This clip comes before {call} in line {line}, {scaled} Clip after this line."
 NEVER = (
     "This clip has no {scaler}.unscale_(optimizer) before it, {scaled} Call it after backward(), and before the clip."
+)
+SCALED_LOSS = (
+    "This clip gets gradients of {loss}, {scaled} Clip the result of {scaler}.get_unscaled_gradients(gradients)."
 )
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 
@@ -30,6 +34,9 @@ FP16 = "{place} sets mixed_precision to fp16."
 RUN_TIME = "The precision, {code}, is only known at run time."
 OUTSIDE = "This file does not set the precision: other code, the command line or a file of Accelerate may set fp16."
 
+SCALING = ("scale", "get_scaled_loss")
+"""The methods of a `GradScaler` and of TensorFlow's `LossScaleOptimizer` that multiply a loss by the loss scale."""
+
 PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precision")
 
 
@@ -38,24 +45,32 @@ def check(source: Source, call: ast.Call) -> None:
 
     Gradients are scaled between scaler.scale(loss).backward() and scaler.step(...), unless code calls scaler.unscale_.
     """
-    if not any(isinstance(node, ast.Attribute) and node.attr == "scale" for node in source.nodes):
+    if not any(isinstance(node, ast.Attribute) and node.attr in SCALING for node in source.nodes):
         return
     timeline = Timeline(source, {(call.lineno, call.col_offset)})
     for clip, before, after in _clips(timeline):
         backward = _scaling(clip, before, lambda call: any(_scalers(timeline, call))) if clip.call is call else None
-        scaler = next(_scalers(timeline, backward)) if backward else ""
-        if scaler and any(each.kind == "step" and _is_by(scaler, each.call) for each in after):
+        scaling = next(_scalers(timeline, backward)) if backward else None
+        scaler = ast.unparse(scaling.func).rpartition(".")[0] if scaling else ""
+        if scaling and any(each.kind == "step" and _is_by(scaler, each.call) for each in after):
             late = next((each.call for each in after if each.kind == "unscale"), None)
-            place = {"call": ast.unparse(late), "line": late.lineno} if late else {}
-            why = (LATE if late else NEVER).format(scaler=scaler, scaled=SCALED.format(scaler=scaler), **place)
-            raise ConfigError(f"{why} {ADVICE}")
+            raise ConfigError(f"{_why(scaling, scaler, late)} {ADVICE}")
+
+
+def _why(scaling: ast.Call, scaler: str, late: ast.Call | None) -> str:
+    scaled = SCALED.format(scaler=scaler)
+    if last_name(scaling.func) == SCALING[1]:
+        return SCALED_LOSS.format(loss=shortened(scaling), scaler=scaler, scaled=scaled)
+    if late:
+        return LATE.format(call=ast.unparse(late), line=late.lineno, scaled=scaled)
+    return NEVER.format(scaler=scaler, scaled=scaled)
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
     """Find clips of gradients that might be scaled by Accelerate. Return the place of each clip, and the reason.
 
-    With fp16, `accelerator.backward` scales the gradients. `accelerator.clip_grad_norm_` removes the scale before the
-    clip.
+    With fp16, `accelerator.backward` scales the gradients. `accelerator.clip_grad_norm_` and unified_clip's `clip_` for
+    Accelerate remove the scale before the clip.
 
     files: The mixed precision in each Accelerate configuration file, by file name.
     """
@@ -63,14 +78,17 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
     def is_scaled(call: ast.Call) -> bool:
         return is_accelerator(source, getattr(call.func, "value", call))
 
+    def unscales(call: ast.Call) -> bool:
+        return is_scaled(call) or source.dotted(call.func) == ACCELERATE_CLIP
+
     backwards = [call for call in source.calls if getattr(call.func, "attr", "") == "backward" and is_scaled(call)]
     precision = _precision(source, files) if backwards else ""
     reasons = {}
     for clip, before, after in _clips(Timeline(source, clips)) if precision else ():
         before = [
-            each._replace(kind="unscale") if is_scaled(each.call) and each.kind == "clip" else each for each in before
+            each._replace(kind="unscale") if each.kind == "clip" and unscales(each.call) else each for each in before
         ]
-        backward = _scaling(clip, before, is_scaled)
+        backward = None if unscales(clip.call) else _scaling(clip, before, is_scaled)
         if backward is not None and any(each.kind == "step" for each in after):
             owner, name = ast.unparse(backward.func).removesuffix(".backward"), last_name(clip.call.func)
             reasons[clip.call.lineno, clip.call.col_offset] = BY_ACCELERATE.format(
@@ -148,11 +166,14 @@ def _depends_on_precision(event: Event, clip: Event) -> bool:
     return any(PRECISION.search(ast.unparse(each.test)) for each in tests)
 
 
-def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
+def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[ast.Call]:
+    """Yield the calls that multiply the loss of a backward pass by a loss scale."""
     for node in timeline.flow.reached(backward):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="scale"), args=[_]) if _scales(timeline, owner):
-                yield ast.unparse(owner)
+                yield node
+            case ast.Call(func=ast.Attribute(attr="get_scaled_loss")):
+                yield node
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:

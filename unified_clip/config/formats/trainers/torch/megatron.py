@@ -13,6 +13,9 @@ from ....documents.script_options import script_options
 from ....schema import Settings
 from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, words
 
+TRAINING = ("clip-grad", "lr", "train-iters", "train-samples", "train-epochs")
+"""Options of a script that trains. A script that generates text or converts a checkpoint has none of these options."""
+
 
 class Megatron(OwnFormat):
     name, title = "megatron", "Megatron-LM"
@@ -42,8 +45,9 @@ class Megatron(OwnFormat):
         return self.clip_keys[:1] if document.kind == "args" else self.clip_keys[1:]
 
     def recognises(self, document: Document) -> bool:
-        if document.kind == "args":
-            return super().recognises(document)
+        if document.kind == "args":  # --clip-mode is an option of timm, which also has --clip-grad
+            is_training = any(map(document.has, TRAINING)) and not document.has("clip-mode")
+            return is_training and super().recognises(document)
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
