@@ -170,3 +170,36 @@ def test_every_function_that_reads_its_clip_from_a_file_has_a_format() -> None:
 def test_the_function_that_reads_a_file_is_named_in_full(check: Check) -> None:
     script = "from deepspeed import initialize\n\nengine = initialize(model=model, config=args.ds)\n"
     assert only_finding(check({"a.py": script})).does.startswith("deepspeed.initialize reads gradient_clipping from")
+
+
+PARSED = """import sys
+
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+
+def main(model, data):
+    parser = HfArgumentParser(TrainingArguments)
+    {parse}
+    {setting}
+    trainer = Trainer(model, args, train_dataset=data)
+    trainer.train()
+    {late}
+"""
+ARGUMENTS = "(args,) = parser.parse_args_into_dataclasses()"
+EITHER = f"if sys.argv[1:]:\n        {ARGUMENTS}\n    else:\n        (args,) = parser.parse_json_file('a.json')"
+SET = "args.max_grad_norm = {}"
+
+
+@pytest.mark.parametrize("parse", [ARGUMENTS, EITHER])
+def test_an_argument_that_code_sets_after_parsing_is_compared(check: Check, parse: str) -> None:
+    def clips(setting: str, late: str = "") -> list[tuple[str, str]]:
+        report = check({"a.py": PARSED.format(parse=parse, setting=setting, late=late)})
+        return [(each.clip, each.result) for each in report.clips]
+
+    parsed = ("transformers.TrainingArguments(max_grad_norm=)", "unknown")
+    assert clips(SET.format(1.0)) == [("args.max_grad_norm", "same")]
+    assert clips(SET.format(0.5)) == [("args.max_grad_norm", "drift")]
+    assert parsed in clips("if model:\n        " + SET.format(1.0))
+    assert parsed in clips("", SET.format(1.0))
+    assert parsed in clips("other.max_grad_norm = 1.0")
+    assert parsed in clips("")

@@ -43,7 +43,7 @@ from . import (
     possible_clips,
     unused_configurations,
 )
-from .calls import attributes, config_calls, effect, options, switched_off, unified_clip_calls
+from .calls import attributes, config_calls, effect, options, parsed_arguments, switched_off, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled_gradients, steps_without_clip
 from .trainers import deepspeed
@@ -212,12 +212,19 @@ def _native_uses(
     for index, use in enumerate(uses):  # a clip of optax that clips no gradients
         if use and (why := misplaced.get((use.line, use.column))):
             uses[index] = replace(use, config=None, why_unknown=why)
+    uses = [use for use in uses if use is None or not _is_set_by_code(source, use)]
     if not is_replaced:
         return uses
     try:
         return [*clipped_twice.marked(source, [use for use in uses if use is not None])]
     except ConfigError:  # names of unified_clip are only known at run time: `_own_uses` reports it
         return uses
+
+
+def _is_set_by_code(source: Source, use: ClipUse) -> bool:
+    """Return whether code sets the argument of a trainer that a parser reads. The check then compares this setting."""
+    argument = use.clip.rpartition("(")[2].removesuffix("=)")
+    return use.is_set_outside and parsed_arguments.is_set_after_parsing(source, argument)
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:

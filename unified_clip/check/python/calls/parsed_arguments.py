@@ -10,6 +10,8 @@ from ....config.formats.python_source import FUNCTIONS, Source, last_name
 
 PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
 
+HF_PARSES = ("parse_args_into_dataclasses", "parse_dict", "parse_json_file", "parse_yaml_file")
+
 PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
 
 FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
@@ -40,6 +42,32 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
     is_stored = any(isinstance(node, type(read.value)) for node in _stores(source, name))
     is_known = is_stored or isinstance(read.value, ast.Name)
     return bool(others and is_known) and all(_has_options(source, value, classes) for value in others)
+
+
+def is_set_after_parsing(source: Source, argument: str) -> bool:
+    """Return whether code always sets an argument after parsing, and before training: `args.max_grad_norm = 1.0`."""
+    parsings = [
+        node
+        for node in source.nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) in HF_PARSES
+    ]
+    return bool(parsings) and any(
+        target.attr == argument and all(_is_set_after(source, node, target, parsing) for parsing in parsings)
+        for node in source.nodes
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    )
+
+
+def _is_set_after(source: Source, setting: ast.Assign, target: ast.Attribute, parsing: ast.Assign) -> bool:
+    if not isinstance(source.parents[setting], (*FUNCTIONS, ast.Module)):
+        return False
+    lines = range(parsing.lineno + 1, setting.lineno)
+    has_trained = any(call.lineno in lines and last_name(call.func) == "train" for call in source.calls)
+    names = {ast.unparse(node) for each in parsing.targets for node in ast.walk(each)}
+    is_same = ast.unparse(target.value) in names and source.function(parsing) is source.function(setting)
+    return is_same and parsing.lineno < setting.lineno and not has_trained
 
 
 def with_derived(source: Source, classes: Set[str]) -> set[str]:
