@@ -33,7 +33,7 @@ TOO_LARGE = "It is larger than"
 
 UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 
-OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
+OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", ".zsh", ".bat", ".ps1", "dockerfile", "justfile")
 """Files with these endings rarely contain clips. The check reports a file only if its text names a clip."""
 
 HIDDEN = "in hidden directories"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.config.check_files import TORCH, Check
 
 
@@ -34,6 +35,13 @@ def test_a_function_that_hydra_calls_is_unknown(check: Check) -> None:
     hydra = "_target_: optax.chain\n_args_:\n- _target_: optax.clip_by_global_norm\n  max_norm: 5.0\n"
     (finding,) = check({"a.py": TORCH % "1.0", "opt.yaml": hydra}).findings
     assert (finding.line, finding.kind, finding.clip) == (3, "unknown", "optax.clip_by_global_norm")
+
+
+@pytest.mark.parametrize("name", ["run.zsh", "run.bat", "run.ps1", "justfile"])
+def test_a_script_that_is_not_read_has_a_note_if_it_names_a_clip(check: Check, name: str) -> None:
+    (note,) = check({"a.py": TORCH % "1.0", name: "python train.py --max-grad-norm 5.0\n"}).notes
+    assert note.startswith("Files that may contain clips, but are not read: 1 ")
+    assert check({"a.py": TORCH % "1.0", name: "python evaluate.py\n"}).notes == []
 
 
 def test_a_file_of_environment_variables_that_names_a_clip_has_a_note(check: Check) -> None:
