@@ -56,6 +56,8 @@ GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
 """Names that match GRADIENT_NAME, but are not names of gradients."""
 
+NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
+
 CLAMP_NAMES = {"clip", "clip_", "clamp", "clamp_"}
 
 HOOK = "register_hook"
@@ -260,6 +262,8 @@ def may_clip(identifiers: set[str]) -> bool:
     if identifiers & _clues() or any(map(THRESHOLD_NAME.search, identifiers)):
         return True
     if any(package in identifiers and name in identifiers for package, name in _owners()):
+        return True
+    if identifiers & {"max", "maximum", "min", "minimum"} and any(map(NORM_NAME.search, identifiers)):
         return True
     if identifiers & CLAMP_NAMES and (HOOK in identifiers or any(map(is_like_gradient, identifiers))):
         return True

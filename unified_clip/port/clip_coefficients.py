@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import THRESHOLD_NAME
+from .catalog import NORM_NAME, THRESHOLD_NAME
 from .found_clip import FoundClip
 from .source.module import Module
 from .source.syntax_tree import sorted_nodes
@@ -19,8 +20,6 @@ BY_HAND = (
     "gradients, port this code by hand: one call of unified_clip, such as clip_grad_norm_, computes the norm and "
     "scales the gradients."
 )
-
-NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
 
 
 def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
@@ -41,12 +40,26 @@ def _is_quotient(module: Module, node: cst.BinaryOperation) -> bool:
     """Return whether a node divides a threshold by a norm, or is a product such as gradient / norm * max_norm."""
     if not isinstance(node.operator, cst.Divide | cst.Multiply):
         return False
+    if _is_bounded_by_1(module, node):
+        return True
     for threshold, other in ((node.left, node.right), (node.right, node.left)):
         is_value = isinstance(threshold, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
         name = _words(module, threshold)[-1] if is_value else ""
         if THRESHOLD_NAME.search(name) and any(_has_norm(module, norm, name) for norm in _norms(node, other)):
             return True
     return False
+
+
+def _is_bounded_by_1(module: Module, node: cst.BinaryOperation) -> bool:
+    """Return whether a node is the quotient in `max(1, norm / c)` or `min(1, c / norm)`, whatever the name of c is."""
+    argument, call = itertools.islice(itertools.chain(module.ancestors(node), (None, None)), 2)
+    if not (isinstance(argument, cst.Arg) and isinstance(call, cst.Call) and isinstance(node.operator, cst.Divide)):
+        return False
+    bound = _words(module, call.func)[-1]
+    if not any(module.code(each.value) in ("1", "1.", "1.0") for each in call.args):
+        return False
+    norm = {"max": node.left, "maximum": node.left, "min": node.right, "minimum": node.right}.get(bound)
+    return norm is not None and _has_norm(module, norm, "")
 
 
 def _norms(node: cst.BinaryOperation, other: cst.BaseExpression) -> list[cst.BaseExpression]:

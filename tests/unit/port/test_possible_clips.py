@@ -143,6 +143,8 @@ CLIPS = {
     "an inverse coefficient": "c = (grad_norm / scale + 1e-6) / group['max_grad_norm']\n",
     "a product with a threshold": "g = g / g_norm * max_gradient_norm\n",
     "a product with the lesser quotient": "c = o.norm_clip * minimum(one(norm) / o.norm_clip, 1 / global_norm)\n",
+    "a quotient that is at least 1": "c = 1 / jnp.maximum(1.0, grad_norm / upper)  # clip\n",
+    "a quotient that is at most 1": "c = min(1, upper / (total_norm + 1e-6))  # clip\n",
     "a framework from another module": "import lingvo.compat as tf\ng = tf.clip_by_norm(g, 1.0)\n",
     "a framework from a file of the project": "from .compat import tf\ng, n = tf.clip_by_global_norm(g, 1.0)\n",
     "TensorFlow Privacy": "import tensorflow_privacy as tp\no = tp.DPKerasSGDOptimizer(l2_norm_clip=1.0)\n",
@@ -207,6 +209,10 @@ NOT_CLIPS = {
     "an embedding that is normalized": "text_norm_clip = text_norm_clip / text_norm_clip.sum()\n",
     "a difference of a threshold and a norm": "excess = max_norm - total / norm\n",
     "a threshold divided by a count": "each = max_norm / total_steps\n",
+    "a norm that is at least 1": "x = x / max(1, norm)  # clip\n",
+    "a quotient of a norm that is at most 1": "x = min(1, norm / upper)  # clip\n",
+    "a quotient that is at most 2": "x = min(2, upper / norm)  # clip\n",
+    "a product that is at most 1": "x = min(1, upper * norm)  # clip\n",
     "a product of a threshold and a norm": "limit = max_norm * weight_norm\n",
 }
 
