@@ -88,6 +88,11 @@ def wrong_settings(
         number = _simple(constant, ())
         if number is not None and not constant[0] <= this.threshold <= constant[1]:
             yield Cause("another threshold", f"as with a threshold of {number:.6g} in every case")
+    elif norm := common(_clipped_norm):
+        number = _simple(norm, ())
+        if number is not None and not norm[0] <= this.threshold <= norm[1]:
+            sentence = f"as when gradients above the threshold are scaled to a norm of {number:.6g}"
+            yield Cause("another threshold", sentence)
     if conditions := list(_conditions(lambda powers: _common(required, differing, partial(_ratios, powers=powers)))):
         sentence = f"as when gradients are scaled to the threshold only if {', or if '.join(conditions)}"
         yield Cause("another condition", sentence)
@@ -242,6 +247,12 @@ def _scale(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
     return coefs[0] * (norm + call.eps), coefs[1] * (norm + call.eps)
+
+
+def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
+    if norm + call.eps > call.threshold:
+        return _constant(call, norm, coefs)
+    return (-math.inf, math.inf) if coefs[1] == math.inf else (math.inf, -math.inf)
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:

@@ -228,6 +228,10 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         clip_by(lambda n, c: c / (n + 1e-6) if n > c else 1.0),
         {("another eps of the clip", "as with eps 1e-06 instead of 0")},
     ),
+    "scaled to a norm of 1": (
+        clip_by(lambda n, c: 1 / n if n > c else 1.0),
+        {("another threshold", "as when gradients above the threshold are scaled to a norm of 1")},
+    ),
     "the smallest eps inside the root": (
         clip_by(lambda n, c: clip_arrays(math.sqrt(n * n + 1e-12), c)),
         {("another eps of the clip", "as with eps 1e-12 inside the root of the norm")},
@@ -369,7 +373,6 @@ UNKNOWN: dict[str, tuple[Function, set[str]]] = {
     "at most 100 as the norm": (clip_by(lambda n, c: clip_arrays(min(n, 100.0), c)), set()),
     "inverse coefficient": (clip_by(lambda n, c: float(n / np.float64(c)) if n > c else 1.0), {"overflow"}),
     "coefficient with 6 digits": (clip_by(lambda n, c: round(clip_arrays(n, c), 6)), set()),
-    "scaled to a norm of 1": (clip_by(lambda n, c: 1 / n if n > c else 1.0), set()),
     "soft": (clip_by(lambda n, c: float(1 / (1 + n / np.float64(c)))), set()),
     "root of the norm": (clip_by_norm(lambda grads: math.sqrt(total(grads))), set()),
     "one after the other": (one_after_the_other, set()),
