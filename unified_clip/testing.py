@@ -24,9 +24,6 @@ from .cli import not_installed
 
 __all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]
 
-TIMEOUT = 120.0
-"""The maximum number of seconds that one framework can take, including its start."""
-
 MOST_RTOL = 0.1
 """The largest allowed `rtol`. A larger value would accept almost all differences."""
 
@@ -141,6 +138,7 @@ def assert_clip_parity(
     _need_list(frameworks)
     from .parity import assert_parity
     from .parity.call_outcome import Failure
+    from .parity.suite.schema import TIMEOUT
 
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
     names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))

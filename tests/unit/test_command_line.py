@@ -12,6 +12,7 @@ import pytest
 from unified_clip import cli
 from unified_clip._command import statuses, subcommands
 from unified_clip._command.parser import FORMATS, Parser, add_format
+from unified_clip.parity.suite import schema
 
 COMMANDS = dict(subcommands(cli._parser()))
 LEAVES = [name for name, command in COMMANDS.items() if not any(other.startswith(f"{name} ") for other in COMMANDS)] + [
@@ -49,6 +50,11 @@ def test_the_help_fits_the_terminal(name: str, columns: str, monkeypatch: pytest
     assert paragraph
     longest = max(map(len, paragraph.splitlines()))
     assert longest <= max(int(columns), 22)
+
+
+def test_the_help_of_parity_has_the_time_limit_of_suites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert f"(default: `timeout` of the suite, or {schema.TIMEOUT:g})" in COMMANDS["parity"].format_help()
 
 
 def test_the_page_has_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

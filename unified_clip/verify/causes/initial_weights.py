@@ -15,13 +15,13 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import StepPairing
 
 
-class FirstMoves(NamedTuple):
+class FirstUpdate(NamedTuple):
     """The first update of a parameter, element by element."""
 
     sizes: Float64s
     """The absolute value of each element of the gradient."""
 
-    moves: Float64s
+    change: Float64s
     """The change of each element. A positive number is a move against the gradient."""
 
     error: float
@@ -39,7 +39,7 @@ class Bounds:
     each known update gives bounds for the updates of elements with other gradients.
     """
 
-    def __init__(self, known: Collection[FirstMoves]) -> None:
+    def __init__(self, known: Collection[FirstUpdate]) -> None:
         sizes, low, high = (np.concatenate(parts) for parts in zip(*map(_ranges, known), strict=True))
         order = np.argsort(sizes[sizes > 0])
         sizes, low, high = (each[sizes > 0][order] for each in (sizes, low, high))
@@ -50,7 +50,7 @@ class Bounds:
         self._high_ratio = np.minimum.accumulate([np.inf, *high_ratio])
         self._high = np.minimum.accumulate([np.inf, *high[::-1]])[::-1]
         self._low_ratio = np.maximum.accumulate([0.0, *low_ratio[::-1]])[::-1]
-        largest = max((float(np.abs(each.moves).max(initial=0.0)) for each in known), default=0.0)
+        largest = max((float(np.abs(each.change).max(initial=0.0)) for each in known), default=0.0)
         own = max(map(self.misfit, known), default=0.0)
         self.limit = max(MISFIT_FACTOR * own, PRODUCT * largest)
         """An update fits the bounds if the misfit is at most this number."""
@@ -58,10 +58,10 @@ class Bounds:
         self.is_sharp = own <= RELATIVE_TOLERANCE * largest
         """Whether the known updates fit the bounds, up to a small tolerance."""
 
-    def misfit(self, parameter: FirstMoves) -> float:
+    def misfit(self, parameter: FirstUpdate) -> float:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
-    def misfits(self, parameter: FirstMoves) -> Float64s:
+    def misfits(self, parameter: FirstUpdate) -> Float64s:
         """For each element, return the distance between the update and the nearest bound, or 0 for an update between
         the bounds.
 
@@ -75,7 +75,7 @@ class Bounds:
         return np.maximum(low - most, 0.0) - np.maximum(least - high, 0.0)
 
 
-def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
+def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
     """Return whether weight decay explains the misfits: at least three misfits, and all of them towards a weight of 0.
     One or two misfits can have this direction by chance.
     """
@@ -85,34 +85,34 @@ def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
     return len(parts) > 2 and bool(((parts > 0) & (parts < 0.5)).all())
 
 
-def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
-    return parameter.sizes, parameter.moves - parameter.error, parameter.moves + parameter.error
+def _ranges(parameter: FirstUpdate) -> tuple[Float64s, Float64s, Float64s]:
+    return parameter.sizes, parameter.change - parameter.error, parameter.change + parameter.error
 
 
 class InitialWeights:
     def __init__(self, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> None:
         self._pairing = pairing
         gradients = {pair.name: pair for pair in pairing.gradients(1, recordings)} if pairing.yields_each_step else {}
-        self._moves: dict[str, dict[str, FirstMoves]] = {"old": {}, "new": {}}
+        self._updates: dict[str, dict[str, FirstUpdate]] = {"old": {}, "new": {}}
         for update in pairing.updates(1):
             gradient, other = gradients.get(update.name), pairing.names[update.name]
             if gradient is None or update.name not in pairing.initial[0] or other not in pairing.initial[1]:
                 continue
             precisions = [FORMATS[each].precision for each in pairing.dtypes[update.name] if each in FORMATS]
             error = STORAGE_ULPS * 2.0 ** (1 - min(precisions, default=0)) * update.scale
-            for side, moves in self._moves.items():
+            for side, updates in self._updates.items():
                 own, change = np.ravel(getattr(gradient, side)), np.ravel(getattr(update, side))
                 if np.isfinite(own).all() and np.isfinite(change).all():
                     against = np.where(own == 0, np.sign(change), -np.sign(own))
                     weight = np.ravel(pairing.initial[0][update.name])
-                    moves[update.name] = FirstMoves(np.abs(own), against * change, error, -against * weight)
+                    updates[update.name] = FirstUpdate(np.abs(own), against * change, error, -against * weight)
 
     def are_equal(self) -> bool:
         """Return whether the first updates show that both training steps had the same initial weights."""
-        if not all(self._moves.values()):
+        if not all(self._updates.values()):
             return False
-        bounds = [Bounds(moves.values()) for moves in self._moves.values()]
-        both = zip(bounds, reversed([*self._moves.values()]), strict=True)
+        bounds = [Bounds(updates.values()) for updates in self._updates.values()]
+        both = zip(bounds, reversed([*self._updates.values()]), strict=True)
         return all(own.is_sharp and own.misfit(each) <= own.limit for own, others in both for each in others.values())
 
     def cause(self, frameworks: Frameworks) -> Cause | None:
@@ -131,15 +131,16 @@ class InitialWeights:
 
     def _different(self, side: str, other: str) -> list[str]:
         """Return the parameters of one side that probably started from wrong weights."""
-        moves, reference = self._moves[side], self._moves[other]
-        if not moves or not reference:
+        updates, reference = self._updates[side], self._updates[other]
+        if not updates or not reference:
             return []
         bounds = Bounds(reference.values())
-        suspects = [name for name, each in moves.items() if bounds.misfit(each) > bounds.limit]
-        rest = [each for name, each in moves.items() if name not in suspects]
+        suspects = [name for name, each in updates.items() if bounds.misfit(each) > bounds.limit]
+        rest = [each for name, each in updates.items() if name not in suspects]
         own = Bounds(rest) if rest else None
-        different = [name for name in suspects if own and own.misfit(moves[name]) > own.limit]
-        return [] if any(own and _is_decay(own.misfits(moves[name]), moves[name]) for name in different) else different
+        different = [name for name in suspects if own and own.misfit(updates[name]) > own.limit]
+        is_decay = any(own and _is_decay(own.misfits(updates[name]), updates[name]) for name in different)
+        return [] if is_decay else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
         """Return how the axes of each weight are ordered, as {old name: "same", "transposed", "permuted" or
