@@ -239,6 +239,7 @@ def test_a_gradient_that_is_left_out_may_have_need_clip(tmp_path: Path, changes:
     assert ("sets need_clip=False for these parameters, do the same in b.jsonl" in cause.sentence) == named
     assert ("copy.deepcopy" in cause.sentence) == named
     attribute = {"torch": "requires_grad=False", "paddle": "stop_gradient=True"}.get(fewer["framework"])
+    assert "Pass them to the clip of a.jsonl" in cause.sentence
     assert ("freezes them" in cause.sentence) == bool(attribute)
     assert attribute is None or f"If a.jsonl freezes them ({attribute}), freeze them in b.jsonl, too" in cause.sentence
 

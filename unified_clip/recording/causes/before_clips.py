@@ -60,9 +60,9 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
     """Return advice for a run that leaves out gradients, such as gradients of frozen parameters."""
-    hint = ""
+    hint = f". Pass them to the clip of {run.name}"
     if attribute := FROZEN.get(line.framework or ""):
-        hint = f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
+        hint += f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
         return hint
     return (
