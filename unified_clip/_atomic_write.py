@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+NUMBERS = itertools.count()
+"""The number of each temporary file of this process."""
 
 
 @contextmanager
@@ -26,4 +29,4 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 def temporary_path(path: Path) -> Path:
     # Not made from the name of `path`: a longer name might exceed a limit of the file system.
-    return path.resolve().with_name(f".unified-clip.{os.getpid()}.{threading.get_ident()}")
+    return path.resolve().with_name(f".unified-clip.{os.getpid()}.{next(NUMBERS)}")

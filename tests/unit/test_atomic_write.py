@@ -45,3 +45,10 @@ def test_the_name_of_the_file_can_be_as_long_as_the_file_system_allows(tmp_path:
     with atomic_write(path) as new:
         new.write_text("new")
     assert path.read_text() == "new"
+
+
+def test_several_files_are_written_at_the_same_time(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a") as a, atomic_write(tmp_path / "b") as b:
+        a.write_text("text of a")
+        b.write_text("text of b")
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["text of a", "text of b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -154,3 +155,24 @@ def test_problems_cannot_break_a_table_or_begin_html(failed_report: ParityReport
     assert "<script" not in text
     assert "&lt;script>throw Error('case')&lt;/script>: get_total_norm()" in text
     assert "red \\| &lt;/failure>" in text
+
+
+# -- the disk
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit for the size of a file")
+def test_a_full_disk_leaves_no_part_of_a_report(tmp_path: Path, passed_report: ParityReport) -> None:
+    import resource
+
+    write.write(passed_report, tmp_path)
+    sizes = sorted(path.stat().st_size for path in tmp_path.iterdir())
+    assert len(sizes) == 4
+    write.remove(tmp_path, None)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[-1] - 1, limits[1]))  # only the largest file does not fit
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write.write(passed_report, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []

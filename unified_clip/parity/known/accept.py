@@ -12,6 +12,7 @@ from typing import NamedTuple
 import tomlkit
 from tomlkit.items import AoT
 
+from ..._atomic_write import atomic_write
 from ..results import NativeResult, ParityReport
 from .entries import KnownDifference
 from .match import Place
@@ -47,9 +48,8 @@ def accept_differences(path: Path, report: ParityReport) -> Changes:
         tables.append(table)
     if not tables:
         del document["known"]  # `known = []` would be in the way of later [[known]] tables
-    partial = path.with_suffix(".partial")
-    partial.write_text(tomlkit.dumps(document), encoding="utf-8")
-    partial.replace(path)
+    with atomic_write(path) as new:
+        new.write_text(tomlkit.dumps(document), encoding="utf-8")
     return Changes(kept, updates.changed, len(updates.stale), len(updates.more) + len(added))
 
 

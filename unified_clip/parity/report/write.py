@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ..._atomic_write import atomic_write
 from ..._command import unwritable
 from ...recording.recorded_run import RecordedCall
 from ..results import ParityReport
@@ -32,9 +34,11 @@ def remove(out: Path, keep: Path | None) -> None:
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
+    """Write all files of the report. After an error, none of them exists."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
-    (out / "parity.json").write_text(data, encoding="utf-8")
-    (out / "index.html").write_text(page.render(report, recorded, ported), encoding="utf-8")
-    (out / "parity.md").write_text(markdown.as_markdown(report), encoding="utf-8")
-    (out / "parity.xml").write_bytes(junit.as_xml(report))
+    texts = (data, page.render(report, recorded, ported), markdown.as_markdown(report))
+    contents = (*(text.encode() for text in texts), junit.as_xml(report))
+    with ExitStack() as files:
+        for name, content in zip(FILES, contents, strict=True):
+            files.enter_context(atomic_write(out / name)).write_bytes(content)
