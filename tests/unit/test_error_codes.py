@@ -218,10 +218,10 @@ INTERNAL = {
     "bench/cuda.py: NoDeviceError",
     "config/documents/interpolation.py: _UnknownError",
     "config/documents/merge.py: MergeError",
-    "config/documents/unreadable.py: UnreadableError",
+    "config/documents/unreadable.py: ParseError",
     "parity/adapters/base.py: FunctionsMissingError",
     "parity/workers/user_function.py: UserFunctionError",
-    "port/source/parse_guard.py: UnreadableError",
+    "port/source/parse_guard.py: UnreadableSourceError",
     "port/to_config.py: UnsureError",
     "verify/errors.py: InvalidStepError",
 }

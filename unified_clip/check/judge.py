@@ -136,7 +136,13 @@ class Judge:
         return None if family is not None and (family.same or nearest) else config
 
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
-        """Return the edit. If Python source clips by unified_clip, begin with advice about `check.off`."""
+        """Return the text of `edit`, after advice to switch the trainer's clip off and to list its file in `check.off`.
+
+        Return `edit` alone if no Python source clips by unified_clip in place of the trainer. If a `ClipCallback` does,
+        the text says how to switch the trainer's clip off.
+
+        without_callback: Give the advice even if no `ClipCallback` belongs to the trainer.
+        """
         callback = self._callback(use)
         is_hinted = callback is not None or without_callback
         if not is_hinted or not self._own or use.is_own or use.engine in UNREACHABLE:

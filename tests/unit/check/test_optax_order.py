@@ -33,6 +33,14 @@ LATE = {
     "def make(inner):\n    return optax.chain(inner, clip.as_optax())": "inner",
     "tx = optax.chain(clip.as_optax(optax.sgd(0.1)), clip.as_optax())": "clip.as_optax(optax.sgd(0.1))",
     "parts = [optax.trace(0.9), clip.as_optax()]\ntx = optax.chain(*parts)": "optax.trace(0.9)",
+    "parts = []\nparts.append(optax.trace(0.9))\nparts.append(clip.as_optax())\ntx = optax.chain(*parts)": (
+        "optax.trace(0.9)"
+    ),
+    "parts = [optax.trace(0.9)]\nif wanted:\n    parts += [clip.as_optax()]\ntx = optax.chain(*parts)": (
+        "optax.trace(0.9)"
+    ),
+    "tx = optax.chain(*([optax.trace(0.9)] + [clip.as_optax()]))": "optax.trace(0.9)",
+    "adam = optax.adam(0.1)\nparts = (adam,) + (clip.as_optax(),)\ntx = optax.chain(*parts)": "optax.adam(0.1)",
     "tx = partial(optax.chain, optax.trace(0.9))(clip.as_optax())": "optax.trace(0.9)",
     "chain = partial(optax.chain, optax.trace(0.9))\ntx = chain(clip.as_optax())": "optax.trace(0.9)",
     "def make():\n    return optax.trace(0.9)\ntx = optax.chain(make(), clip.as_optax())": "optax.trace(0.9)",
@@ -82,6 +90,13 @@ def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
         "def make(mine):\n    return optax.chain(mine, optax.adam(0.1))\ntx = make(clip.as_optax())",
         "def make():\n    return make()\ntx = optax.chain(clip.as_optax(), make())",
         "parts = []\nparts.append(clip.as_optax())\ntx = optax.chain(*parts, optax.adam(0.1))",
+        "parts = [optax.adam(0.1)]\nparts.insert(0, clip.as_optax())\ntx = optax.chain(*parts)",
+        "parts = [clip.as_optax()]\nparts += [optax.adam(0.1)]\ntx = optax.chain(*parts)",
+        "parts = [optax.trace(0.9)]\nparts = [clip.as_optax()]\nparts.append(optax.adam(0.1))\n"
+        "tx = optax.chain(*parts)",
+        "parts = []\nparts.append(('a', clip.as_optax()))\nparts.append(('b', optax.adam(0.1)))\n"
+        "tx = optax.named_chain(*parts)",
+        "tx = optax.chain(*([clip.as_optax()] + [optax.adam(0.1)]))",
         "state = train_state.TrainState.create(tx=clip.as_optax())",
         "settings = dict(first=clip.as_optax())\nother = Settings(clip.as_optax())",
         "fit(clip.as_optax(optax.adam(0.1)))",

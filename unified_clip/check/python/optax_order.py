@@ -168,6 +168,10 @@ def _add_late(
             parts, inner = [value], "entries" if kind == "entry" else kind
         case ast.Name() if node.id not in source.imports and len(values := flow.values(node)) == 1:
             parts = values
+        case ast.Name() if kind == "transformation" and (values := flow.list_parts(node)):
+            parts = values
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = [left, right]
         case ast.IfExp(body=body, orelse=other):
             parts, branches = None, [body, other]
         case ast.Call(func=function):

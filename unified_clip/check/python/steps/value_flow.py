@@ -58,6 +58,17 @@ class Flow:
         around = set(self.source.around(read)) if values else ()
         return [value for value in values if value not in around]
 
+    def list_parts(self, read: ast.AST) -> list[ast.expr]:
+        """Return the values that make the list `read`: a literal, then each value that code adds at the end.
+
+        Return [] if the variable is no such list, or if its order is unknown.
+        """
+        values = self.values(read)
+        parts = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
+        is_literal = bool(parts) and isinstance(parts[0].value, ast.List | ast.Tuple) and not parts[0].is_added
+        is_built = is_literal and all(each.is_added and not _is_insertion(each.node) for each in parts[1:])
+        return [each.value for each in parts] if is_built else []
+
     def _values_at(self, read: ast.AST) -> list[ast.expr]:
         everywhere = self._assignments.get(code_of(read), ())
         function = self.source.function(read)
@@ -254,6 +265,10 @@ def code_of(node: ast.AST) -> str:
         return node.id
     before = code_of(node.value) if isinstance(node, ast.Attribute) else ""
     return f"{before}.{node.attr}" if before else ""  # type: ignore[attr-defined]
+
+
+def _is_insertion(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "insert"
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
