@@ -105,12 +105,19 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield each weight decay that explains the larger loss of a run if no optimizer has weight decay."""
+    """Yield each weight decay that explains the larger loss of a run if no optimizer has weight decay.
+
+    Other data can also explain the larger loss. So the weight decay, or half of it, must have at most two digits, as
+    the numbers in a script have.
+    """
     added = math.fsum(own.losses) - math.fsum(step.losses)
+    error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
     for names in _regularized(pair, norms):
         squares = math.fsum(norms[name][0] ** 2 for name in names)
         if _have_losses(own, step) and squares and added > EXACT * abs(math.fsum(step.losses)):
-            yield float(f"{2 * added / squares:.4g}")
+            decay = 2 * added / squares
+            rounded = (float(f"{decay:.1e}"), 2 * float(f"{decay / 2:.1e}"))
+            yield from (each for each in rounded if math.isclose(each, decay, rel_tol=error))
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
