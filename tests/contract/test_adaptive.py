@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 from support import adaptive, reference
-from support.kits import Kit
+from support.kits import Kit, lacks_float64
 
 from unified_clip import ClipConfig
 from unified_clip import adaptive as functions
@@ -25,7 +24,7 @@ FITTING = [
 @pytest.fixture(autouse=True)
 def _has_float64(kit: Kit) -> None:
     """A device without float64 rejects adaptive thresholds."""
-    if os.environ.get("UNIFIED_CLIP_PATH") == "pairs" or (kit.name == "mlx" and not kit.exact):
+    if lacks_float64(kit):
         with pytest.raises(TypeError, match="adaptive thresholds"):
             clipper({"rule": "zclip"})([gradient(kit, 1.0)])
         pytest.skip("the device has no float64")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from support import adaptive_tensors as oracle
 from support import reference
-from support.kits import Kit
+from support.kits import Kit, lacks_float64
 from support.tiers import quick
 
 from unified_clip import ClipConfig, NonFiniteNormError, adaptive, record
@@ -23,7 +22,7 @@ from unified_clip.adaptive import tensor_thresholds
 @pytest.fixture(autouse=True)
 def _has_float64(kit: Kit, request: pytest.FixtureRequest) -> None:
     """A device without float64 rejects thresholds of tensors. Those of units have rounding errors there."""
-    if os.environ.get("UNIFIED_CLIP_PATH") == "pairs" or (kit.name == "mlx" and not kit.exact):
+    if lacks_float64(kit):
         if "adagc" in request.node.name:
             with pytest.raises(TypeError, match="adaptive thresholds"):
                 adagc().clipper()(tensors(kit, oracle.gradients([1.0, 2.0])))
