@@ -27,10 +27,7 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:
-    """Return the cause of a wrong result.
-
-    The result is None for a correct call, and for a call that no single kind of cause explains.
-    """
+    """Return the cause of a wrong result. Return None if the call is correct, or if the cause is unknown."""
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
@@ -46,7 +43,10 @@ def forms_differ(call: Observation) -> bool:
 
 
 def shown_in_tensors(call: Observation) -> Cause | None:
-    """Return a cause that is visible in the tensors, or None. The results must have the correct shapes and dtypes."""
+    """Return a cause that the tensors show without any hypothesis, or None.
+
+    The results must have the correct shapes and dtypes.
+    """
     last = wrong_bounds if call.by == "value" else by_value
     checks = (beyond_range, wrong_nan, zeroed_gradients, wrong_signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
@@ -135,7 +135,7 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def _log2(norm: float, p: float) -> float:
-    """Return the binary logarithm of norm**p, or of the norm itself for p = inf."""
+    """Return log2(norm**p). For p = inf, return log2(norm)."""
     if norm == 0 or not norm < math.inf:
         return -math.inf if norm == 0 else norm
     return math.log2(norm) * (p if p < math.inf else 1.0)

@@ -26,7 +26,7 @@ SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
 
 BY_KIND = ("clipped twice", "need_clip", "rows")
-"""Causes of these kinds are compared by kind, because their sentences contain, for example, the number of a row."""
+"""For these kinds, causes of two calls count as equal even if their sentences differ."""
 
 LEFT_OUT = ("left out", "not scaled")
 """Kinds of causes that apply only to some gradients."""
@@ -68,7 +68,7 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients, with float64 counted as float32.
+        """The dtypes of the gradients, with float32 in place of float64.
 
         Most causes have the same effect in float32 and in float64.
         """
@@ -197,7 +197,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:
-    """Return whether another call shows that the function clips by value, and `this` and the correct calls agree."""
+    """Return whether the function clips by value.
+
+    At least one other call must have this cause. The results of `this` and of all correct calls must agree with it.
+    """
     agreeing = [this.call, *(each.call for each in others if each.is_correct)]
     is_shown = any(each.cause == call_causes.BY_VALUE for each in others)
     return is_shown and all(map(call_causes.is_clipped_by_value, agreeing))
@@ -206,8 +209,8 @@ def _is_by_value(this: _Call, others: Sequence[_Call]) -> bool:
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return a call that disproves a hypothesis, or None.
 
-    One contradicting call with a correct result is enough. Otherwise, the contradicting calls must have at least as
-    many lists of gradients as the calls in `explained`.
+    One contradicting call with a correct result is enough. Without such a call, `contradicting` needs at least as many
+    lists of gradients as `explained`.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
     lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
@@ -219,14 +222,12 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return the cause that explains the most differences."""
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
     return common_cause(best)
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
-    """Yield lists of the hypotheses that explain a call."""
     call = this.call
     for slack in (*call.slacks, this.slack):
         if call.expected_fits(slack):
@@ -255,9 +256,10 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return hypotheses that `target` leaves out the same gradients as `source`.
+    """Return hypotheses that both calls leave out the same gradients.
 
-    Gradients are the same if their index, name and shape agree, or if their positions, counted from the end, agree.
+    The first hypothesis matches gradients by index, name and shape. The second hypothesis counts positions from the
+    end.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]

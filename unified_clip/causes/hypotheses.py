@@ -29,7 +29,7 @@ from .sums import (
 )
 
 SCALED = 1e-3
-"""If a factor differs from 1 by at least this number, the difference is not rounding."""
+"""A factor that differs from 1 by at least this number is not caused by rounding."""
 
 CLIPPED_BY: dict[By, str] = {
     "global": "the total norm",
@@ -238,8 +238,9 @@ def fitted_causes(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
-    """Yield a wrong threshold that explains the results. If a wrong norm explains the same results, the kind of the
-    cause is "coefficient".
+    """Yield a wrong threshold that explains the results.
+
+    If a wrong norm explains the same results, the kind of the cause is "coefficient".
     """
     clipped = {number: each for number, each in call.scalings.items() if number in call.counted and 0 < each.high < 1}
     if not clipped:
@@ -258,7 +259,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
-    """If the error of the norm is small enough, yield the hypothesis that the error comes from sums in float32."""
+    """Yield the hypothesis that sums in float32 cause a small error of the norm."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:
         return

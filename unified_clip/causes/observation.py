@@ -35,9 +35,7 @@ class Hypothesis(NamedTuple):
     """The norm from which each gradient's coefficient is computed. An empty sequence stands for the correct norms."""
 
     returned: Sequence[float] | None = None
-    """The norms that the call might return.
-
-    If the sequence is empty, the call returns the correct norm. If `returned` is None, the call returns `norms[0]`.
+    """The norms that the call might return. An empty sequence stands for the correct norm. None stands for `norms[0]`.
     """
 
     eps: float | None = None
@@ -46,10 +44,10 @@ class Hypothesis(NamedTuple):
     """The relative error of the predicted coefficients."""
 
     coefs: Sequence[float] = ()
-    """The coefficient of each gradient. If the sequence is empty, the coefficients are computed from `norms`."""
+    """The coefficient of each gradient. An empty sequence means that `norms` determine the coefficients."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the cause affects. The sequence is empty if the cause affects all gradients."""
+    """The indices of the gradients that the cause affects. An empty sequence stands for all gradients."""
 
     is_mean: bool = False
     """Whether `norms` are means."""
@@ -58,7 +56,7 @@ class Hypothesis(NamedTuple):
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     """Combine hypotheses of one kind into one cause.
 
-    For different kinds of hypotheses, and for rounding, return None.
+    Return None if the kinds differ, or if the kind stands for rounding.
     """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -75,9 +73,8 @@ class Observation:
     before: Sequence[Gradient]
     expected: Sequence[Dense | None]
     after: Sequence[Dense | None]
-    """The gradients before the call, the expected results, and the observed results. A call that only measures the norm
-    has no results.
-    """
+    """`before` contains the gradients before the call. `expected` and `after` contain the expected and the observed
+    results. A call that only measures the norm has no results."""
 
     by: By
     threshold: float = 0.0
@@ -97,7 +94,7 @@ class Observation:
     names: Sequence[str] = ()
     groups: Sequence[object] = ()
     need_clip: Sequence[bool | int] = ()
-    """Whether to clip each gradient. The sequence is empty if all gradients are clipped."""
+    """Whether to clip each gradient. An empty sequence means that all gradients are clipped."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False
@@ -109,8 +106,8 @@ class Observation:
     def names_of(self, numbers: Iterable[int]) -> str:
         """Return the names of some gradients as text, such as "'a', 'b' and 'c'".
 
-        If there are more than four names, the text contains only three names. If the call has no names, the text
-        contains names such as 'gradient 0'.
+        For more than four gradients, the text contains three names. A gradient without a name is called, for example,
+        'gradient 0'.
         """
         names = [repr(self.names[number]) if self.names else f"'gradient {number}'" for number in numbers]
         if len(names) > 4:
@@ -191,8 +188,8 @@ class Observation:
     def total_norm(self) -> float:
         """The norm that determines the correct coefficient.
 
-        This norm is the passed norm, or the returned norm if its error is only rounding. In all other cases, the norm
-        is exact.
+        This is the passed norm, if there is one. A returned norm is used if its error is only rounding. Otherwise, the
+        exact norm is used.
         """
         if self.passed_norm is not None:
             return self.passed_norm
@@ -221,16 +218,13 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient.
-
-        The sequence is empty if no gradient has both an expected and an observed result.
-        """
+        """The correct coefficient of each gradient. The sequence is empty for a call without results."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
 
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
-        """Return whether a hypothesis explains the results. For results that are already correct, return False.
+        """Return whether a hypothesis explains results that are wrong.
 
         slack: The allowed relative error.
         """

@@ -22,7 +22,7 @@ TWICE_ROUNDED = 2.0**-23
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:
-    """Return the p-norm over all tensors, computed from the p-norm of each tensor. Return NaN if p is not above 0."""
+    """Return the total p-norm, computed from the p-norm of each tensor. Return NaN if p is not above 0."""
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):
         return math.nan

@@ -87,7 +87,7 @@ def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
     """Yield (description, function) for each way to lose precision in `dtype`.
 
-    The function returns the norm over the gradients with the given numbers.
+    The function takes the indices of gradients, and returns their norm.
     """
     sentence = f"as when the squares are added up in {dtype}"
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
@@ -117,7 +117,7 @@ def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int])
 LONGEST_SEQUENCE = 100_000
 
 BLOCK = 512
-"""The number of squares that `_one_after_the_other` compares at once with half an ULP of the sum."""
+"""The size of the blocks in which `_one_after_the_other` skips squares that are too small to change the sum."""
 
 
 def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:
@@ -179,7 +179,7 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
     """Return {way: flag} for each way in WAYS that explains the results.
 
-    The flag is True if the way explains the results only with squares that are added up in `dtype`.
+    The flag is True if the norm must be computed from squares that are added up in `dtype`.
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)

@@ -177,10 +177,7 @@ def lists_of(calls: Iterable[Observation]) -> int:
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return the intersection of two intervals.
-
-    If the intersection is empty, the lower end of the result is above the upper end.
-    """
+    """Return the intersection of two intervals. In an empty intersection, the lower end is above the upper end."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 
@@ -217,7 +214,10 @@ def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Inte
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return the largest norm**a / threshold**b of the unchanged gradients, and the smallest of the scaled gradients.
+    """Return an interval of norm**a / threshold**b.
+
+    The lower end is the largest value of an unchanged gradient. The upper end is the smallest value of a scaled
+    gradient.
 
     powers: The exponents (a, b).
     """
@@ -256,8 +256,10 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return a preferred number in the interval, or a number near the middle with few digits. If an end is infinite,
-    return None."""
+    """Return a preferred number in the interval, or a number near the middle with few digits.
+
+    Return None if an end is infinite.
+    """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

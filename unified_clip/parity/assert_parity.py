@@ -50,9 +50,10 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
 def problems(
     case: Case, outcomes: Mapping[str, CallOutcome | Failure], interpreters: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return (messages about missing frameworks, messages about wrong results).
+    """Return two lists: messages about missing frameworks, and messages about results.
 
-    If all results are correct, the second list contains messages about frameworks with different bits.
+    The second list contains messages about wrong results. If all results are correct, it contains messages about
+    frameworks with different bits.
     """
     right = oracle.expect(case)
     absent, wrong = [], []

@@ -62,8 +62,7 @@ class CallOutcome(ClipTensors):
 
     warned: bool = False
     raised: Sequence[str] = ()
-    """The names of the exception's class and of all base classes. If the call raised no exception, there are no
-    names."""
+    """The names of the exception's class and of all base classes. The sequence is empty if there was no exception."""
 
     message: str = ""
     """The class and the first line of the exception."""

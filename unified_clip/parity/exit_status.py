@@ -20,7 +20,7 @@ def exit_status(report: ParityReport, changes: Sequence[Change] | None) -> Liter
 
 
 def is_different(report: ParityReport) -> bool:
-    """Return whether a result or a known difference is wrong. Failures that a baseline excuses count, too."""
+    """Return whether a result or a known difference is wrong, even if a baseline excuses the failure."""
     natives = any(result.problem for _, result in report.natives())
     return unified_clip_is_different(report) or natives or any(entry.problem for entry in report.known)
 
@@ -40,7 +40,7 @@ def is_incomplete(report: ParityReport) -> bool:
 
 
 def is_problem(report: ParityReport, framework: str, result: Result) -> bool:
-    """Return whether a result is missing, or is a wrong result of unified_clip."""
+    """Return whether a result is missing, or unified_clip's result is wrong."""
     if result.verdict == "missing":
         return framework not in report.may_be_missing
     return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")

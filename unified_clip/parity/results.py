@@ -67,8 +67,7 @@ class NativeResult(Result):
 
     function: str | None
     """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. The name is null if the
-    framework's function gave no result, for example because of a crash.
-    """
+    framework's function gave no result, for example after a crash."""
 
     kind: DifferenceKind | Literal[""]
     """The kind of the difference, or an empty string if the results are equal up to rounding."""
@@ -89,7 +88,7 @@ class NativeResult(Result):
     """The cause of the difference. The text is empty if no cause was found or needed."""
 
     contradiction: str = ""
-    """A sentence about a rejected cause: the cause explains this case, but another case contradicts the cause."""
+    """A sentence about a rejected cause. The cause explains this case, but contradicts another case."""
 
     lacks_norm: bool = False
     """Whether the function returned no norm, although unified_clip's function of the same name returns a norm."""
@@ -101,8 +100,10 @@ class NativeResult(Result):
     """The SHA-256 of the tensors at each stage, or null if there is no result."""
 
     second_call: Literal["", "equal", "different", "failed"] = ""
-    """The comparison of a second call with the first call, or an empty string if there was no second call. The function
-    is called again if the bits differ from the baseline, or if the failure of a user's function has no known cause.
+    """The comparison of a second call with the first call. Without a second call, the text is empty.
+
+    A function is called again if its bits differ from the baseline. A user's function is also called again if its
+    failure has no known cause.
     """
 
     problem: str
@@ -123,7 +124,7 @@ def _with_modes(base: type[ReportModel], field: Any) -> Any:
 
 
 class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))):  # type: ignore[misc]
-    """The results of one case on one framework, by mode. If a mode did not run, there is no result for this mode."""
+    """The results of one case on one framework, by mode. A mode that did not run has no result."""
 
     native: NativeResult | None = None
 
@@ -194,7 +195,7 @@ class KnownDifferenceResult(ReportModel):
     function: str
     kind: DifferenceKind
     listed_size: Real | None
-    """The size in the list: inf for a difference with inf or NaN, or null if the entry contains no numbers."""
+    """The size in the list. The size is inf for a difference with inf or NaN, and null for an entry without numbers."""
 
     size: Real | None
     """The largest size in this run, or inf for a difference with inf or NaN."""
@@ -209,7 +210,7 @@ class KnownDifferenceResult(ReportModel):
     """The causes that the entry covers, separated by commas. If the entry has no cause, the text is empty."""
 
     incomplete: str = ""
-    """The line to add to an entry without the key `cause`, or an empty string if the entry is complete."""
+    """The line to add to an entry without the key `cause`. The text is empty if the entry is complete."""
 
     reason: str
     versions: str
@@ -217,7 +218,7 @@ class KnownDifferenceResult(ReportModel):
 
     title: str
     problem: str
-    """The reason why the entry fails the run. If the entry does not fail the run, the text is empty."""
+    """The reason why the entry fails the run. The text is empty if the run does not fail."""
 
     cases: list[str]
     entry: InstanceOf[KnownDifference] | None = Field(default=None, exclude=True)
@@ -232,12 +233,12 @@ class Problem(ReportModel):
 
     detail: str
     framework: str | None
-    """The framework that has the problem, or null if the problem is not in a single framework."""
+    """The framework that has the problem. The value is null for a problem that does not belong to one framework."""
 
     mode: str | None
     function: str | None = None
-    """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. If the problem is in
-    unified_clip, the value is null."""
+    """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. The value is null for a
+    problem in unified_clip."""
 
     excused: bool = False
     """Whether the baseline excuses this failure, because the earlier run had the same failure."""
@@ -260,12 +261,11 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run. The run fails if a failure is new, or larger than in the baseline, or has
-    another verdict or cause. The run also fails if a comparison in the baseline is missing in this run.
-    """
+    """Whether the change fails the run. The run fails if a failure is new, is larger than in the baseline, or has
+    another verdict or cause. The run also fails if a comparison of the baseline is missing."""
 
     why: str = ""
-    """A sentence that explains why the run fails. If the result itself is a failure, the text is empty."""
+    """A sentence that explains why the run fails. The text is empty if the result itself is a failure."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -291,9 +291,8 @@ class ParityReport(ReportModel):
     """A sentence about the result of the run."""
 
     exit_code: Literal[0, 1, 3]
-    """The exit status: 0 if the run passes, 1 if the run fails because of a difference, and 3 if a result is missing or
-    nothing is tested.
-    """
+    """The exit status: 0 if the run passes, 1 if a difference fails the run, and 3 if a result is missing or nothing is
+    tested."""
 
     suite: str
     """The path of the suite, as the user typed it."""
@@ -329,8 +328,7 @@ class ParityReport(ReportModel):
 
     chosen_cases: bool = Field(default=False, exclude=True)
     """Whether the run has the option `--case`. With this option, `always_raising` is empty, because a function might
-    return results in other cases.
-    """
+    return results in other cases."""
 
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 

@@ -29,10 +29,10 @@ from .workers.worker_files import WorkItem
 AT_ONCE = 2
 
 SLOW = ((COMPILED,), tuple(PROCESSES))
-"""The slowest modes. For each group of these modes, a separate worker starts early."""
+"""The slowest modes. A separate worker runs each group of these modes, and starts early."""
 
 LAST = ((STATIC,),)
-"""The mode for which a separate worker starts after all other workers."""
+"""The mode whose separate worker starts after all other workers."""
 
 OTHERS = tuple(mode for mode in get_args(Mode) if mode not in {mode for group in (*SLOW, *LAST) for mode in group})
 TOGETHER = (*SLOW, OTHERS, *LAST)
@@ -123,7 +123,7 @@ def _notes_on_run(suite: Suite, results: Mapping[str, WorkerResults]) -> list[st
 def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return the version of each package.
 
-    If two frameworks use different versions of a package, there is a key for each framework, such as "numpy (torch)".
+    If the frameworks use different versions of a package, each framework gets a key, such as "numpy (torch)".
     """
     by_package = dict[str, dict[str, str]]()
     for framework, versions in by_framework.items():
@@ -163,7 +163,7 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
 
 
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
-    """Return the functions of the user that were not called in any case, such as "clip.py:clip (torch)"."""
+    """Return the functions of the user that no case called, such as "clip.py:clip (torch)"."""
     called = {
         (framework, case.call_name)
         for framework, each in results.items()
@@ -181,10 +181,10 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 
 
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
-    """Return the parts of the suite that no case tests. In every case of such a part, the exact result is equal to the
-    input.
+    """Return the parts of the suite that no case tests: "unified_clip", names of lists of gradients, and functions of
+    the user.
 
-    The list can contain "unified_clip", names of lists of gradients, and functions of the user.
+    In every case of such a part, the exact result is equal to the input.
     """
     if suite.chosen_cases:
         return []
@@ -218,8 +218,7 @@ def _has_number(gradient: Gradient) -> bool:
 def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
     """Look up the frameworks' functions in the list of known differences, and return a result for each entry.
 
-    If any result of a framework failed, leave out all entries of the framework. An entry for a failed case would look
-    stale.
+    A framework with any failed result gets no entries, because an entry for a failed case would look stale.
     """
     natives: dict[Place, NativeResult] = {}
     complete = set(results)

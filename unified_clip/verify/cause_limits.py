@@ -1,10 +1,10 @@
-"""Limits by which `verify` finds causes and rounding of tensors. `--max-ulp` is the tolerance of the verdict."""
+"""Limits by which `verify` finds causes and rounding errors. The tolerance of the verdict is `--max-ulp` instead."""
 
 from __future__ import annotations
 
 RELATIVE_TOLERANCE = 1e-3
-"""Two tensors are treated as equal if their difference is at most this part of the largest element. Two factors are
-treated as equal if their relative difference is at most this number."""
+"""Two factors count as equal if their relative difference is at most this number. Two tensors count as equal if they
+differ by at most this part of the largest element."""
 
 STORAGE_ULPS = 4
 """Each training step rounds the parameter. So equal updates can differ by this number of ULP of the parameter."""

@@ -29,8 +29,8 @@ DEFAULTS: Mapping[str, Any] = {
     "out": None,
     "timeout": 600.0,
 }
-"""The defaults of all options except `--format`. The parser sets None instead, so any other value shows that the user
-passed the option."""
+"""The defaults of all options except `--format`. In the parser, the default is None, so that any other value is from
+the user."""
 
 
 def add_parser(commands: Any) -> None:

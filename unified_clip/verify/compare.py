@@ -42,7 +42,7 @@ class Verification:
     calls."""
 
     finding: Cause | None
-    """The cause of the difference, if the cause is not a clip. For example, the dtypes or the learning rates differ."""
+    """A cause outside of the clips, such as different dtypes or learning rates."""
 
     max_ulp: float
     resynced: bool = False
@@ -73,7 +73,7 @@ def compare_steps(
 ) -> Verification:
     """Compare the runs of both training steps, and write their normalized recordings to `out`.
 
-    names: The contents of the file that the user passed as --map.
+    names: The contents of the file of `--map`.
     rerun: A function that runs the new training step again with some square weights transposed.
     """
     for run in (old, new):

@@ -16,11 +16,11 @@ Values = Mapping[str, Float64s]
 
 class Layout(NamedTuple):
     names: Names
-    """{name of a parameter in the old training step: name of the same parameter in the new training step}."""
+    """{name of a parameter in the old training step: its name in the new training step}."""
 
     axes: Mapping[str, tuple[int, ...] | None]
-    """{old name: order of axes}. Transposing the new tensor to this order gives the shape of the old tensor. If no
-    order gives this shape, the value is None."""
+    """{old name: order of axes}. Transposing the new tensor to this order gives the shape of the old tensor. The value
+    is None if no order gives this shape."""
 
     def to_new(self, old: Values) -> dict[str, Float64s]:
         """Return the old tensors in the layout of the new training step."""
@@ -38,6 +38,7 @@ def match_layout(old: Values, new: Values, names: Names) -> Layout:
 
 
 def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes that makes `new` most similar to `old`, or None if no order gives the shape of `old`."""
+    """Return the order of axes that makes `new` most similar to `old`. Return None if no order gives the shape of
+    `old`."""
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

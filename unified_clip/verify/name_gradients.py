@@ -1,7 +1,7 @@
 """Find the parameter of each recorded gradient.
 
 A recording often has only the position of a gradient, not its name. But the training step yields named parameters and
-named gradients. This module finds the name by comparing the recorded norms with the norms of the yielded tensors.
+named gradients. This module compares the recorded norms with the norms of the yielded tensors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ RecordedWeights = tuple[Parameters, RecordedCall]
 
 class NameMatch(NamedTuple):
     names: Mapping[str, str]
-    """Maps recorded names of gradients to new names. A gradient without a match usually has no entry.
-
-    If two gradients would have the same name, one of them gets a name that ends in " of the call".
-    """
+    """Maps recorded names of gradients to new names. Most gradients without a match have no entry. If two gradients
+    would have the same name, one name ends in " of the call"."""
 
     yields_unclipped: bool
 
@@ -53,7 +51,7 @@ class NameMatcher:
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
         """Find the name of each gradient of a call by the gradient's norm, weight and shape.
 
-        If the call clips one tensor, and this tensor is not a gradient, return None.
+        Return None if the call clips a single tensor that is not a gradient.
 
         others: The same clip call at other steps, to choose between several parameters that fit.
         """
@@ -83,7 +81,7 @@ class NameMatcher:
         return sorted_shape(parameter.shape) in self._shapes.values() and (line.rule != "value" or not self.gradients)
 
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {recorded name: name of the parameter} for each gradient whose shape belongs to only one parameter."""
+        """Match gradients whose shape belongs to only one parameter. Return {recorded name: parameter name}."""
         rest = [(own, sorted_shape(entry.shape)) for own, entry in line.parameters.items() if own not in names]
         pairs = [(own, name) for own, shape in rest for name, each in self._shapes.items() if shape == each]
         return {own: name for own, name in unambiguous(pairs).items() if name not in names.values()}
@@ -136,9 +134,10 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return how badly a recorded name fits a parameter. The weights are compared first, and then the names.
+    """Return a measure of how badly a recorded name fits a parameter. The weights are compared first, and then the
+    names.
 
-    Names are equal if the recorded name has additional parts in front: "net/bn/beta" equals "bn.beta".
+    A recorded name can have additional parts in front: "net/bn/beta" fits "bn.beta".
     """
     differences = [0.0]
     for weights, line in calls:
@@ -174,10 +173,8 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 
 
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return {recorded name: gradient after the call}.
-
-    Return {} if the recording has neither the gradients nor the numbers to compute them.
-    """
+    """Return {recorded name: gradient after the call}, or {} if the recording is too incomplete to compute the
+    gradients."""
     if line.after:
         return safetensors.load(directory / line.after)
     if not (stored := stored_gradients(line, directory)):
@@ -201,7 +198,7 @@ def _coefficients(line: RecordedCall) -> list[float]:
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Multiply a tensor by a coefficient: a float64 tensor in float64, and any other tensor in float32."""
+    """Multiply a tensor by a coefficient. A float64 tensor is multiplied in float64, and any other tensor in float32."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

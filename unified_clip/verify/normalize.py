@@ -18,7 +18,7 @@ from .launch.worker import RECORDING
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 
 BY_HAND = "by hand"
-"""Stands in for the name of the function if the training step clips without a clip function."""
+"""The function name of a clip that the training step computes without a clip function."""
 
 
 @dataclass
@@ -64,9 +64,9 @@ def normalize(
 ) -> list[NormalizedRecording]:
     """Make the recordings of two runs comparable, write the new recordings to `out`, and return them.
 
-    Gradients get the names that the training step yields. Calls are merged, sorted and assigned to steps. If a run has
-    no clip calls, the clips are computed from the yielded gradients. Calls on tensors that are not gradients are
-    removed.
+    Gradients get the names that the training step yields. Calls are merged, sorted and assigned to steps. Calls on
+    tensors that are not gradients are removed. For a run without clip calls, the clips are computed from the yielded
+    gradients.
     names: {name of a parameter in the old run: name of the parameter in the new run}.
     """
     common_names = {new_name: name for name, new_name in names.items()}
@@ -129,8 +129,7 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
     """Return {id of a recorded line: all lines of the same clip call}.
 
-    Two lines belong to the same clip call if they have the same function, names and shapes, and the same position in
-    their steps.
+    Lines of the same clip call have the same function, names and shapes, and the same position in their steps.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
@@ -162,9 +161,8 @@ Line = TypeVar("Line", RecordedCall, OptimizerStep)
 
 
 def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
-    """Yield the lines with their steps. If the function returns only once, after the last step, each step gets the same
-    number of lines.
-    """
+    """Yield the lines with their steps. If the function returns only after the last step, each step gets the same
+    number of lines."""
     if run.yields or len(lines) % steps:
         yield from lines
         return
@@ -173,9 +171,9 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 
 
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield a clip call for each step if the script contains its own clip code.
+    """Yield a clip call for each step of a training step that clips without a clip function.
 
-    If one coefficient explains all gradients of each step, the call clips by the total norm. Otherwise, the call clips
+    The call clips by the total norm if one coefficient explains all gradients of each step. Otherwise, the call clips
     each tensor by its norm.
     """
     observed = []
@@ -199,7 +197,7 @@ def _merge_calls(
 ) -> list[RecordedCall]:
     """Merge consecutive calls of a step that have equal settings and clip one gradient each.
 
-    If the other run clips two networks in separate calls, this run's calls for the two networks are not merged.
+    Calls for two networks are not merged if the other run clips the networks in separate calls.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:
@@ -218,7 +216,7 @@ def _merge_calls(
 def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
     """Return whether the other run clips the gradients `names` and `others` in separate calls.
 
-    At least one of these calls must have several gradients.
+    At least one of the two calls must have several gradients.
     sets: The names of the gradients in each call of the other run.
     """
     places = [[each for each in sets if each & own] for own in (names, others)]

@@ -130,7 +130,7 @@ def _noise(result: Verification) -> list[str]:
 
 
 def _uncompared(result: Verification) -> str:
-    """Return a text with the names of the stages that were not compared, or '' if all stages were compared."""
+    """Return a text with the names of the stages that were not compared."""
     unknown = [what for stage, what in TENSOR_STAGES.items() if not any(_distances(row, stage) for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
@@ -155,7 +155,7 @@ def _stages(result: Verification) -> list[str]:
 
 
 def _first_difference(result: Verification, stage: Stage) -> float:
-    """Return the number of the first step at which a stage differs, or infinity if it never differs."""
+    """Return the number of the first step at which a stage differs, or infinity for a stage that never differs."""
     return min((row.step for row in result.rows if stage in row.differing(result.max_ulp)), default=math.inf)
 
 
@@ -210,7 +210,7 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """Format the smallest or the largest coefficient. A coefficient is None if no number explains the gradients.
+    """Format the smallest or the largest coefficient. A coefficient is None if no coefficient explains the gradients.
 
     which: `min` or `max`.
     """

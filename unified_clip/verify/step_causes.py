@@ -1,4 +1,4 @@
-"""Find the cause of a difference between two training steps, if the clip calls do not explain the difference."""
+"""Find a cause outside of the clip calls for a difference between two training steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 DECAY: CauseKind = "weight decay before the clip"
 
 SMALL = 1e-6
-"""Relative differences of gradients below SMALL are larger than rounding only in float64."""
+"""Relative differences of gradients below SMALL count as rounding, except in float64."""
 
 
 def find_cause(
@@ -37,7 +37,7 @@ def find_cause(
     max_ulp: float,
     rerun: Rerun | None = None,
 ) -> Cause | None:
-    """Return a cause outside the clip, such as other initial weights. If no such cause is found, return None.
+    """Return a cause outside of the clip, such as other initial weights, or None.
 
     rerun: A function that runs the new training step again with some square weights transposed.
     """
@@ -87,9 +87,9 @@ def without_consequences(clips: RecordingComparison, finding: Cause) -> Recordin
 def _other_gradients(
     row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
-    """Return a cause if the gradients differ before the clip.
+    """Return a cause for gradients that differ before the clip.
 
-    row: The first step with a difference. Before this step, all parameters agree, unless the initial weights differ.
+    row: The first step with a difference. Before this step, all parameters agree, or the initial weights differ.
     """
     if not row.parameters.update:
         return None
@@ -124,8 +124,10 @@ def _other_gradients(
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if gradients differ because of an earlier update in the same training step. An example is a GAN,
-    in which the update of the discriminator changes the gradients of the generator."""
+    """Return a cause if an earlier update in the same training step changes the gradients.
+
+    An example is a GAN: the update of the discriminator changes the gradients of the generator.
+    """
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
     if first is None or first.step != row.step or first.relative is None:
@@ -165,7 +167,7 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if the first updates that differ can come from rounding of the gradients."""
+    """Return the cause "rounding" if rounding of the gradients explains the first updates that differ."""
     row = next((row for row in rows if "update" in row.differing(max_ulp)), None)
     if row is None or not row.parameters.update_is_rounding or any(each.stage in STAGES for each in clips.divergences):
         return None

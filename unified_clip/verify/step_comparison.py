@@ -25,7 +25,7 @@ class TensorComparison(NamedTuple):
     """The distances of the updates. An update is the change of a parameter by one step."""
 
     noise: Collection[str] = ()
-    """The parameters whose gradients consist only of rounding errors. These parameters are not compared."""
+    """The parameters whose gradients consist only of rounding errors. They are not compared."""
 
     is_rounding: bool = False
     """Whether rounding explains all differences of the clipped gradients."""
@@ -77,7 +77,7 @@ class StepComparison:
     """The recorded clip calls of the old and of the new training step."""
 
     norm: Distance | None
-    """The largest distance between two norms. The value is None if no norms can be compared."""
+    """The largest distance between two norms, or None without norms to compare."""
 
     coefficient: Distance | None
     parameters: TensorComparison
@@ -103,13 +103,14 @@ class StepComparison:
         return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
 
     def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages whose distance is larger than `max_ulp`. Add "clip" if the clip calls differ."""
+        """Return the stages whose distance is larger than `max_ulp`. The stage "clip" is added if the clip calls
+        differ."""
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages with differences that are larger than rounding."""
+        """Return the stages whose differences are larger than rounding."""
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()

@@ -28,17 +28,14 @@ class ParameterDistance(NamedTuple):
 
 
 class TensorPair(NamedTuple):
-    """The values of the old and the new tensor. The new tensor is transposed to the order of axes of the old tensor."""
+    """The values of the old and the new tensor. The axes of the new tensor are in the order of the old tensor."""
 
     name: str
     old: Float64s
     new: Float64s
     scale: float
-    """Distances are measured in ULP of this number.
-
-    For gradients, this number is the absolute value of the largest gradient element. For updates, this number is the
-    absolute value of the largest parameter element.
-    """
+    """Distances are measured in ULP of this number. For gradients, the number is the absolute value of the largest
+    gradient element. For updates, the number is the absolute value of the largest parameter element."""
 
     ulp_scale: float
     """One ULP of the parameter's dtype, divided by one ULP of float32."""
@@ -46,7 +43,7 @@ class TensorPair(NamedTuple):
 
 class StepPairing:
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """Pair the parameters by name, or by shape if no names are equal.
+        """Pair the parameters by name. If no names are equal, pair the parameters by shape.
 
         names: The new name of each old parameter whose name differs.
         """
@@ -69,8 +66,8 @@ class StepPairing:
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Yield the old and the new clipped gradient of each parameter.
 
-        If a training step yields no clipped gradients, the results of its clip calls are used. If both training steps
-        yield clipped gradients, a missing gradient is replaced by 0.
+        The results of the clip calls replace clipped gradients that a training step does not yield. If both training
+        steps yield clipped gradients, 0 replaces a missing gradient.
         """
         sides, yielded = [], []
         for recording in recordings:
@@ -171,7 +168,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int, without: Collection[str] = ()) -> float | None:
-        """Return the factor between the old and the new updates, or None if the factor is not the same for all updates.
+        """Return the factor between the old and the new updates, or None if the updates have different factors.
 
         without: The parameters to ignore.
         """
@@ -184,7 +181,7 @@ class StepPairing:
         return ratio if ratio and off <= RELATIVE_TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters after a step. If there is no output, return {}.
+        """Return the parameters after a step, or {} for a step without output.
 
         at_the_next: Whether to return the parameters at the beginning of the next step.
         """
@@ -241,10 +238,10 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
-    """Return the largest difference of two tensors in ULP of float32, and divided by the largest element.
+    """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
 
-    scale: The unit is the ULP of this number. If the difference is more than rounding, and the largest element is
-        smaller than `scale`, the unit is the ULP of the largest element.
+    scale: The unit is the ULP of this number. For a difference above rounding, the ULP of the largest element can be
+        the unit instead, if the element is smaller than `scale`.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

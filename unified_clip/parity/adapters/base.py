@@ -77,13 +77,13 @@ class Adapter(TensorConverter, Protocol):
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return a non-contiguous tensor with the same shape and the same values. By default, return `tensor`."""
+        """Return a non-contiguous tensor with the same values. Frameworks without strides return `tensor`."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
-        """If the framework has strides, return a tensor of the same shape with stride 0.
+        """Return a tensor with stride 0, in which every element has the value of the first element.
 
-        In this tensor, every element has the value of the first element.
+        Frameworks without strides return `tensor`.
         """
         return tensor
 
@@ -105,7 +105,10 @@ class Adapter(TensorConverter, Protocol):
         return [self.make(gradient) for gradient in gradients]
 
     def all_gather_text(self, text: str) -> Sequence[str]:
-        """Return the texts of all ranks in order. Raise SystemExit if a rank has ended or does not answer."""
+        """Return the text of each rank, in the order of the ranks.
+
+        Raise SystemExit if a rank has ended or does not answer.
+        """
         return [text]
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
@@ -143,7 +146,7 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework might have a function for the clip rule of the call."""
+        """Return whether the framework might have a function for the call."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
@@ -169,8 +172,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """The adapter of a framework whose in-place functions take parameters. The functions overwrite `.grad` of each
-    parameter."""
+    """The adapter of a framework whose in-place functions take parameters, and overwrite `.grad`."""
 
     writes = True
     marks_parameters = True
@@ -226,7 +228,7 @@ class Invocation:
     """The name of the framework's function that the adapter called, or '' if there is no function."""
 
     cache: dict[str, Any] = field(default_factory=dict)
-    """The cached values of properties. The lock of `cached_property` cannot be traced into a graph."""
+    """The cached values of properties. `cached_property` has a lock, which cannot be traced into a graph."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         if name not in self.cache:

@@ -34,8 +34,7 @@ class FrameworkAdapter(Converter, base.OnParameters):
         return tensor.transpose(order).contiguous().transpose(order)
 
     def shares_memory(self, a: Any, b: Any) -> bool:
-        """Return whether both tensors have the same data pointer. `is` would not work, because `.grad` returns a new
-        object each time."""
+        """Compare the data pointers. `is` would not work, because `.grad` returns a new object each time."""
         if a is None or b is None or a.is_selected_rows() or 0 in a.shape or b.is_selected_rows():
             return False
         return bool(a.data_ptr() == b.data_ptr())

@@ -1,7 +1,7 @@
 """The adaptive rules, implemented without unified_clip's code.
 
-Each operation on floats is rounded once. If all settings are of the type Fraction, the results of rules for the total
-norm are exact.
+Each operation on floats is rounded once. With settings of the type Fraction, rules for the total norm return exact
+results.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) for a unit of the rule `agc`.
 
-    If the norm of a gradient is below the smallest norm, the smallest norm is used instead.
+    A gradient whose norm is below the smallest norm is clipped by the smallest norm.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

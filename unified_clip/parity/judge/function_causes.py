@@ -16,7 +16,6 @@ Results = Mapping[tuple[str, str], JudgedResult]
 
 
 def choose_causes(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
-    """For each of the user's functions, choose one cause that fits all cases of the function."""
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):
             for name, diagnosis in consistent_causes(calls, differing).items():

@@ -90,7 +90,7 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return the parameters after one SGD step, if all parameters are 1 before the step."""
+    """Return the parameters after one SGD step. Before the step, all parameters are 1."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -102,7 +102,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
     """Return the clipped gradients of a case.
 
-    n: The total norm. If the call clips by value, per tensor, per slice or per group, the total norm is ignored.
+    n: The total norm. It is used only if the call clips by the total norm.
     extreme: 0 for the exact norm, -1 for the smallest allowed norm, or 1 for the largest allowed norm.
     """
     call, call_form = case.call, case.call_form
@@ -201,8 +201,8 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
     """Return the exact result of several clips with an adaptive rule.
 
-    In the result, the norm is a float64 vector: the total norm of each step, and then the numbers of the state after
-    the last step.
+    The norm in the result is a float64 vector. It contains the total norm of each step, and then the state after the
+    last step.
 
     totals: The total norm of each step. If None, the exact norms are computed.
     """

@@ -147,9 +147,9 @@ def _coefficient(before: Dense | None, after: Dense | None) -> float:
 
 
 def _copied_unchanged_gradient(case: Case, expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error message if a clip class returned a copy of an unchanged gradient. Otherwise, return ''.
+    """Return an error message if a clip class returned a copy of an unchanged gradient.
 
-    A gradient is unchanged if its coefficient is 1. A clip class has to return the gradient itself.
+    A clip class has to return the gradient itself if its coefficient is 1.
     """
     if case.call.by_value:
         return ""
@@ -253,7 +253,7 @@ on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
-    """Return whether the parameters after an SGD step are correct for the clipped gradients."""
+    """Return whether the SGD step used the clipped gradients correctly."""
     gradients = outcome.gradients or ()
     return outcome.update is None or ulps([*map(oracle.after_sgd_step, gradients)], outcome.update) == 0
 
@@ -276,7 +276,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 
 
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
-    """Return whether each element of `result` is equal to the element at the same position of any candidate.
+    """Return whether each element of `result` is equal to an element of a candidate at the same position.
 
     Rounding errors are allowed in elements with 64 bits and in sparse gradients.
 
@@ -296,7 +296,8 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|, or inf if the numbers differ and the quotient is undefined."""
+    """Return |value - right| / |right|. If the quotient is undefined, return 0 for equal numbers, and inf for different
+    numbers."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

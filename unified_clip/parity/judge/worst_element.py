@@ -30,7 +30,7 @@ def find_worst_element(
     modes: Iterable[str],
     tolerance: float = TOLERANCE,
 ) -> dict[str, WorstElement]:
-    """Return {mode: element with the largest error} for the modes with a wrong result."""
+    """For each mode with a wrong result, return the element with the largest error."""
     native = outcomes.get(NATIVE)
     own = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}
@@ -91,7 +91,10 @@ def _find(
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
-    """Return the tensors of a stage in the dtypes of the exact result, or None if the tensors cannot be compared."""
+    """Return the tensors of a stage, converted to the dtypes of the exact result.
+
+    Return None if the tensors cannot be compared.
+    """
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):
         return None

@@ -65,14 +65,13 @@ class NativeDeviation:
     "touched"."""
 
     norm: float | None = None
-    """The relative error of the norm. If there is no norm to compare, the error is None. If a norm is inf or NaN, the
-    error is inf."""
+    """The relative error of the norm: inf if a norm is inf or NaN, and None without norms to compare."""
 
     gradients: float | None = None
     """The largest error of an element, relative to the largest exact element of its gradient.
 
-    If the gradients were not compared, the error is None. If an element is inf or NaN in one of the two results, the
-    error is inf.
+    The error is inf if an element is inf or NaN in one of the two results. The error is None if the gradients were not
+    compared.
     """
 
     not_finite: NotFinite = ""
@@ -86,7 +85,7 @@ class NativeDeviation:
     """The kind of the cause, such as "another eps of the clip"."""
 
     contradiction: str = ""
-    """A sentence about a rejected cause: the cause explains this case, but another case contradicts the cause."""
+    """A sentence about a rejected cause. The cause explains this case, but contradicts another case."""
 
 
 class NativeDifference(Protocol):
@@ -125,8 +124,7 @@ class KnownDifference(schema.SuiteTable):
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
     """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause.
 
-    An entry from an earlier version has no key `cause`. This entry covers any cause, and the report says that the entry
-    is incomplete.
+    Entries from earlier versions have no key `cause`. They cover any cause, and the report calls them incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
@@ -204,14 +202,14 @@ class KnownDifference(schema.SuiteTable):
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the framework, the case, the function and the kind of the difference match the entry."""
+        """Return whether an entry is for this framework, case, function and kind of difference."""
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(difference.function or "")
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether the entry accepts a difference of this kind and cause, regardless of the size."""
+        """Return whether an entry accepts the kind and the cause of a difference. The size is not compared."""
         same = self.is_unbounded or difference.not_finite == self.not_finite
         accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
         return same and accepted and self.is_for(framework, case, difference)

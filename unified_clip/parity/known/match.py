@@ -93,10 +93,10 @@ def _problem(
 ) -> tuple[str, str]:
     """Return (reason why the deviation fails the run, advice to run with `--accept`).
 
-    If the run does not fail, return ('', '').
+    Both texts are empty if the deviation does not fail the run.
 
     others: The known differences for the same function, case and kind.
-    limited: The known differences that match the deviation, but are for other versions of the package.
+    limited: Known differences that match the deviation, but only for other versions of the package.
     """
     if not deviation.kind:
         return "", ""
@@ -157,7 +157,7 @@ def _judge_entry(
     was_called: bool,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. The field `problem` contains the reason if the entry is stale."""
+    """Return the result of an entry. For a stale entry, the field `problem` contains the reason."""
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
     problem = incomplete = remedy = ""
     if entry.lacks_cause and cases:  # the line that `--accept` writes

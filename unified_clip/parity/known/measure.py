@@ -89,7 +89,7 @@ class MeasuredDifference(NamedTuple):
     """Whether the result and the exact result have inf and NaN at the same positions."""
 
     has_nonzero: bool = False
-    """Whether an array has nonzero elements, but the exact array and the input contain only zeros."""
+    """Whether an array has nonzero elements where the exact array and the input contain only zeros."""
 
 
 Arrays = Sequence[Float64s]
@@ -127,9 +127,9 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 
 
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
-    """Convert the results to the shapes and dtypes of the exact results.
+    """Convert the results to the shapes and dtypes of the exact results. Arrays of zeros replace None.
 
-    Return None if the numbers of elements differ. If a result is None, it becomes an array of zeros.
+    Return None if the numbers of elements differ.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])

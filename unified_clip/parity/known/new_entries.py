@@ -28,12 +28,12 @@ def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[
 
 
 def _magnitude(native: NativeResult) -> str:
-    """Return the decimal exponent of the relative difference, or '' if this difference is 0."""
+    """Return the decimal exponent of the relative difference, or '' for a difference of 0."""
     return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return an entry for differences. If an entry in `old` was for the same differences, copy its title and reason."""
+    """Return an entry for differences. Reuse the title and the reason of an old entry for the same differences."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]
@@ -69,10 +69,7 @@ def set_numbers(table: Table, natives: Collection[NativeResult], within: float) 
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results, rounded to three digits.
-
-    If rounding would change the size too much, do not round.
-    """
+    """Return the largest size of the results, rounded to three digits if rounding changes it little."""
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest

@@ -23,7 +23,7 @@ class Updates(NamedTuple):
     """The indices of the entries to remove."""
 
     more: list[tuple[int, Table]]
-    """Pairs of an index and a new entry, which belongs directly after the entry with this index."""
+    """Pairs (index, new entry). A new entry is inserted directly after the entry with this index."""
 
     unlisted: dict[Place, NativeResult]
     """The differences that no entry covers."""
@@ -79,7 +79,8 @@ def _update(
 ) -> list[Table]:
     """Update the size and cases of an entry.
 
-    If its results have several values of `not_finite`, return a new entry for each value except the greatest.
+    The results of the entry can have several values of `not_finite`. The entry keeps the greatest value, and each other
+    value gets a new entry.
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}
     for place, native in covered.items():
@@ -100,7 +101,7 @@ def _update(
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
     """Set the cases, the size and `not_finite` of an entry from the results that it covers.
 
-    If a pattern also matches a difference of another entry, use the names of the cases instead of the patterns.
+    Names of cases replace patterns that also match a difference of another entry.
     """
     names = sorted(case for _, case in covered)
     gone = known.unmatched_patterns(names)

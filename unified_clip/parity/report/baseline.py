@@ -58,14 +58,14 @@ class _Entry:
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The fields of the known difference. If these fields differ from the baseline, the user has edited the entry, and
-    so accepted the new result."""
+    """The fields of the known difference. If they differ from the baseline, the user has edited the entry, and so
+    accepted the new result."""
 
     is_random: bool = False
     """Whether the bits of a second call differ from the bits of the first call."""
 
     has_changed: bool = False
-    """Whether the result and a second call have the same bits, and these bits differ from the baseline."""
+    """Whether the bits differ from the baseline, and a second call has confirmed the new bits."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
@@ -169,14 +169,14 @@ def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = Fa
 
 
 def processors_differ(old: ParityReport, new: ParityReport) -> str:
-    """Return a reason if the reports might be from different processors. Otherwise, return ''."""
+    """Return a reason if the reports might be from different processors, or ''."""
     if not old.processor:
         return "the baseline does not name its processor"
     return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return a reason if digests cannot be compared. Otherwise, return ''."""
+    """Return a reason if digests cannot be compared, or ''."""
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
@@ -210,8 +210,7 @@ def known_title(known: KnownDifferenceResult) -> str:
 
 
 def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDifferenceResult, str]]:
-    """Yield (entry, suffix). If several entries have the same `known_title`, the suffixes are '', " (2)", " (3)" and so
-    on."""
+    """Yield (entry, suffix). Entries with the same `known_title` get the suffixes '', " (2)", " (3)" and so on."""
     count: Counter[tuple[str, str]] = Counter()
     for entry in entries:
         key = (entry.framework, known_title(entry))
@@ -250,7 +249,7 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry) -> str:
-    """Return a reason if two results can no longer be compared. Otherwise, return ''."""
+    """Return a reason if two results can no longer be compared, or ''."""
     if new.exact:
         return (
             "the exact result differs from the baseline, so the gradients or the call of this case have changed. "

@@ -196,7 +196,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> Problem:
     """Return a problem for a stale entry.
 
-    number: A suffix such as " (2)", if other entries have the same title. Otherwise, ''. See `baseline.numbered`.
+    number: The suffix of the entry's title, from `baseline.numbered`.
     """
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",

@@ -14,7 +14,7 @@ from ...tensors.types import Stage
 from ..results import CaseResult, NativeResult, ParityReport
 
 LAST_STAGES: tuple[Stage, ...] = ("tensors", "norm")
-"""The stages that can represent the result of a call: the tensors, or the norm if there are no tensors."""
+"""The stages that represent the result of a call: the tensors, or the norm of a call without tensors."""
 
 
 class FunctionResult(NamedTuple):
@@ -50,10 +50,7 @@ class RuleRow:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all results of unified_clip on the host path are exact.
-
-        If there are no results, the value is False.
-        """
+        """Whether unified_clip has results on the host path, and all of them are exact."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 

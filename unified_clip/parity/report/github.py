@@ -27,7 +27,7 @@ def _annotation(problem: Problem, root: Path) -> str:
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:
-    """If the problem is in a function of the user, return the keys `file` and `line`. Otherwise, return {}."""
+    """Return the keys `file` and `line` for a problem in a function of the user. For other problems, return {}."""
     if ".py:" not in (problem.function or ""):
         return {}
     path, name = own_functions.split_name(problem.function or "", root)

@@ -81,10 +81,7 @@ def problem_line(problem: Problem) -> str:
 
 
 def cases_of(problem: Problem) -> str:
-    """Return the name of a problem's case.
-
-    If there are several cases, return the number of cases and the first name.
-    """
+    """Return the name of a problem's case. For several cases, return their number and the first name."""
     names = problem.cases
     return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
 

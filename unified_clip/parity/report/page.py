@@ -158,7 +158,7 @@ class PageView:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card for the first case of a problem. If the problem has no framework or no mode, return None."""
+        """Return the card for the first case of a problem. Return None if the problem has no framework or no mode."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -200,7 +200,7 @@ def _template(name: str) -> Any:
 
 
 def _ulps(distance: float) -> str:
-    """Return a distance in ULP as text. For inf and NaN, the text is "no number"."""
+    """Return a distance in ULP as text, or "no number" for inf and NaN."""
     if not math.isfinite(distance):
         return "no number"
     return f"{distance:.3g} ULP" if not 10 <= distance < 1e9 else f"{distance:,.0f} ULP"

@@ -14,8 +14,7 @@ from ..results import ParityReport
 from . import change_rows, markdown
 
 MOST_CASES = 40
-"""If a report has more cases than this number, tables of cases are not printed, because long tables would hide the
-problems."""
+"""The largest number of cases in printed tables. Longer tables would hide the problems."""
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ OF_CALLS = ("rule", "steps", "clip_norm")
 
 
 def settings_of(rule: object) -> list[str]:
-    """Return the names of the settings of a rule, or [] if the rule does not exist."""
+    """Return the names of the settings of a rule, or [] for an unknown rule."""
     return [field.name for field in fields(RULES[rule])] if isinstance(rule, str) and rule in RULES else []
 
 
@@ -30,7 +30,7 @@ def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
 
 
 def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
-    """Return an error message about the arguments of a call with an adaptive rule, or '' if the arguments are valid."""
+    """Return an error message about the arguments of a call with an adaptive rule, or '' for valid arguments."""
     rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)
     if not isinstance(rule, str) or rule not in RULES:
         return f"rule = {rule!r:.60}: {no_such('rule', str(rule), list(RULES))}"

@@ -35,24 +35,21 @@ class CallForm(BaseModel):
 
     container: str = "list"
     listed: list[Annotated[int, Field(ge=0)]] = []
-    """The indices of the gradients in the container. If an index is repeated, the container contains the same object
-    twice.
-    """
+    """The indices of the gradients in the container. A repeated index puts the same object into the container twice."""
 
     need_clip: list[bool | int] = []
     groups: list[str] = []
     """The name of each parameter's group. `set_gradient_clip` sets a clip for each group."""
 
     transposed: bool = False
-    """Whether each tensor is the transpose of a contiguous tensor. If the framework has no strides, this field is
-    ignored."""
+    """Whether each tensor is the transpose of a contiguous tensor. Frameworks without strides ignore this field."""
 
     expanded: bool = False
-    """Whether each tensor has stride 0, so that its elements share one memory address. If the framework has no
-    strides, this field is ignored."""
+    """Whether each tensor has stride 0, so that its elements share one memory address. Frameworks without strides
+    ignore this field."""
 
     overlapping: bool = False
-    """Whether the tensors overlap in memory. If the framework has no views, this field is ignored."""
+    """Whether the tensors overlap in memory. Frameworks without views ignore this field."""
 
     tensor_arguments: bool = False
     gradients_for_parameters: bool = False

@@ -13,8 +13,7 @@ from .public_calls import CALLS, PublicCall
 from .schema import CaseOptions
 
 LONG = 100
-"""If a case has more gradients than this number, the kind of the case is `long`. A suite can leave out long cases in
-some modes."""
+"""A case with more gradients than this number has the kind `long`. A suite can leave out long cases in some modes."""
 
 DEFAULT_OPTIONS = CaseOptions()
 

@@ -19,7 +19,7 @@ from .load import FILE
 from .schema import SuiteError
 
 PACKAGES = {name: package for package, name in reversed(ADAPTERS.items())}
-"""{framework: package}. The framework is installed if this package is found."""
+"""{framework: package}. The framework is installed if Python finds the package."""
 
 RULES = ("clip_grad_norm_", "clip_by_global_norm", "GradientClipByGlobalNorm", "GradientClipByNorm")
 """The functions that the new suite calls. The last function clips per tensor."""
@@ -154,7 +154,7 @@ def chosen_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def files_to_pass() -> list[Path]:
-    """Return the gradient files in this directory that only a framework reads, so that the user must pass them."""
+    """Return the gradient files in this directory that the user must pass, because only a framework can read them."""
     return _in_this_directory(files.CONVERTED)
 
 
@@ -211,8 +211,8 @@ def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) ->
 def _below(norms: Sequence[float]) -> str:
     """Return a threshold of about a third of the smallest norm.
 
-    The threshold avoids coefficients close to bfloat16 or float16 numbers. Otherwise, the suite would not detect a
-    function that wrongly rounds the coefficient to these formats.
+    The coefficient of this threshold is not close to a bfloat16 or float16 number. Therefore, the suite detects a
+    function that wrongly rounds the coefficient to 16 bits.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))
@@ -245,10 +245,8 @@ def _norm(path: Path) -> float:
 
 
 def _framework(name: str, *, is_chosen: bool) -> str:
-    """Return the table of a framework.
-
-    If the framework is missing, and the user did not choose the framework, the table is a comment.
-    """
+    """Return the table of a framework. The table is a comment if the framework is missing and the user did not choose
+    it."""
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     python = f'# python = "../{name}/bin/python"\n'

@@ -1,4 +1,4 @@
-"""Select frameworks, modes and cases of a suite, as `--frameworks`, `--without` and `--case` ask for."""
+"""Select frameworks, modes and cases of a suite, for the options `--frameworks`, `--without` and `--case`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a worker fails, and which cases do not run after failures."""
+"""The reason why a worker fails, and the cases that do not run after failures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_FAILURES = 4
 """After this number of failures, a function is not called again in the same mode."""
 
 MAX_FAILED_FUNCTIONS = 4
-"""If this number of functions fail one after the other, without a result in between, no further case runs."""
+"""After this number of consecutive failed functions, no further case runs."""
 
 FAILURE_WEIGHTS = {"timed out": 2}
 """{kind of failure: weight}. All other kinds have the weight 1."""
 
 
 def failure_of(end: Exit, timeout: float) -> Failure | None:
-    """Return why a worker failed, or None if its exit status is 0."""
+    """Return why a worker failed, or None for the exit status 0."""
     if end.code is None:
         return Failure("timed out", f"no new result in {timeout:g} seconds (choose the number by --timeout); {end}")
     if end.code == 0:

@@ -76,7 +76,7 @@ def run_worker(
 ) -> WorkerResults:
     """Run all items on one framework, and start the worker again after a crash.
 
-    timeout: If there is no new result for this number of seconds, the worker is ended.
+    timeout: The number of seconds to wait for a new result. Then the worker is ended.
     on_result: A function that gets each item and its outcome. The return values are stored.
     """
     run = _Run(dict(enumerate(items)), on_result, progress)
@@ -151,7 +151,7 @@ def _run_once(
 ) -> Failure | None:
     """Run a worker. Stop the worker if there is no new result for `timeout` seconds.
 
-    Return None if the exit status is 0. Otherwise, return the failure, such as "crashed".
+    Return None for the exit status 0. For other exit statuses, return the failure, such as "crashed".
     """
 
     def poll() -> bool:

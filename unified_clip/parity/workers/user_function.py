@@ -41,7 +41,7 @@ class UserFunction(NamedTuple):
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
     returns: str = ""
-    """The key `returns` of the suite, or '' if the function returns the same as the public function."""
+    """The key `returns` of the suite. The text is empty for a function that returns the same as the public function."""
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Wrap the user's function in a function with the signature of the public name.
@@ -198,7 +198,7 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _in_order(clipped: Any, container: Any) -> Any:
-    """If a dict was returned, restore the order of the caller's dict, because some functions sort dicts by key."""
+    """Restore the order of the caller's dict. Some functions sort dicts by key."""
     if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
         return {key: clipped[key] for key in container}
     return clipped

@@ -50,8 +50,8 @@ MOST_GRAPHS = 20
 """The largest number of graphs for one mode. Compiling a graph takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
-"""The largest total size of the result files, in bytes. Above this size, the worker waits until the parent process
-has read some of the files."""
+"""The largest total size of the result files, in bytes. Above this size, the worker waits until the parent process has
+read some files."""
 
 WIDE = {"float64", "complex128", "int64"}
 """The dtypes with 64-bit numbers, which JAX supports only in its 64-bit mode."""
@@ -182,9 +182,9 @@ Packed = tuple[dict[str, Any], dict[str, list[Gradient]]]
 def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]) -> list[Packed]:
     """Run the cases, and return their results in order.
 
-    If a graph with several cases fails, the cases run one by one. If a case also fails alone, the result is
-    {"unreadable": error}. If all cases succeed alone, the first case still gets {"unreadable": error}, so that the
-    failure of the graph is reported.
+    After a failure of a graph with several cases, the cases run one by one. A case that also fails alone gets the
+    result {"unreadable": error}. If all cases succeed alone, the first case still gets this result, which reports the
+    failure of the graph.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
@@ -285,7 +285,8 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
 
 class ResultsOut:
-    """The directory of the results. While the worker writes results, the parent process reads and deletes them."""
+    """The directory of the results. The worker writes results, and the parent process reads and deletes them at the
+    same time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -42,7 +42,7 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 
 
 def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
-    """Store the versions from worker.json in `versions`. If the file contains a failure, return the failure."""
+    """Store the versions from worker.json in `versions`. Return the failure in the file, if there is one."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -57,7 +57,7 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
 
 
 def read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running, or [] if the numbers are unknown."""
+    """Return the numbers of the items that the worker was running. Return [] if they are unknown."""
     with suppress(FileNotFoundError, ValueError):
         *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
         numbers: list[int] = json.loads(last)

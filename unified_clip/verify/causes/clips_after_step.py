@@ -1,4 +1,4 @@
-"""Find a side that clips after the optimizer's step."""
+"""Find a training step that clips after the optimizer's step."""
 
 from __future__ import annotations
 

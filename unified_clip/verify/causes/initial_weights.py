@@ -34,9 +34,9 @@ class FirstUpdate(NamedTuple):
 class Bounds:
     """Bounds for the first update of an optimizer.
 
-    For SGD, Adam and similar optimizers, an element with a larger gradient never moves less than an element with a
-    smaller gradient. If one gradient is twice as large as another gradient, its element moves at most twice as far. So
-    each known update gives bounds for the updates of elements with other gradients.
+    In SGD, Adam and similar optimizers, a larger gradient never moves its element less than a smaller gradient. A
+    gradient of twice the size moves its element at most twice as far. So each known update gives bounds for the updates
+    of elements with other gradients.
     """
 
     def __init__(self, known: Collection[FirstUpdate]) -> None:
@@ -53,7 +53,7 @@ class Bounds:
         largest = max((float(np.abs(each.change).max(initial=0.0)) for each in known), default=0.0)
         own = max(map(self.misfit, known), default=0.0)
         self.limit = max(MISFIT_FACTOR * own, PRODUCT * largest)
-        """An update fits the bounds if the misfit is at most this number."""
+        """The largest misfit of an update that fits the bounds."""
 
         self.is_sharp = own <= RELATIVE_TOLERANCE * largest
         """Whether the known updates fit the bounds, up to a small tolerance."""
@@ -62,10 +62,9 @@ class Bounds:
         return float(np.abs(self.misfits(parameter)).max(initial=0.0))
 
     def misfits(self, parameter: FirstUpdate) -> Float64s:
-        """For each element, return the distance between the update and the nearest bound, or 0 for an update between
-        the bounds.
+        """For each element, return the distance of the update from the nearest bound.
 
-        If an update is below the bounds, the distance is negative.
+        The distance is 0 between the bounds, and negative below the bounds.
         """
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
@@ -76,7 +75,8 @@ class Bounds:
 
 
 def _is_decay(misfits: Float64s, parameter: FirstUpdate) -> bool:
-    """Return whether weight decay explains the misfits: at least three misfits, and all of them towards a weight of 0.
+    """Return whether weight decay explains the misfits: at least three misfits, all of them towards a weight of 0.
+
     One or two misfits can have this direction by chance.
     """
     wrong = misfits != 0
@@ -143,11 +143,12 @@ class InitialWeights:
         return [] if is_decay else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
-        """Return how the axes of each weight are ordered, as {old name: "same", "transposed", "permuted" or
-        "reshaped"}.
+        """Return how the axes of each weight are ordered, as {old name: order}. The order is one of these texts:
 
-        "transposed" means the usual order of axes in the other framework. "permuted" means any order that is not usual.
-        "reshaped" means that the shapes differ, and the flattened weights are the same.
+        - "same"
+        - "transposed": the usual order of axes in the other framework.
+        - "permuted": any other order.
+        - "reshaped": the shapes differ, and the flattened weights are the same.
         """
         orders = {}
         for name, other in self._pairing.names.items():

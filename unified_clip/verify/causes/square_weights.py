@@ -22,7 +22,7 @@ the run fails."""
 
 
 def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
-    """Return a cause if the first updates of both training steps agree after some square weights are transposed."""
+    """Return a cause if the first updates agree after some square weights are transposed."""
     for names in _candidates(pairing):
         run = rerun([pairing.weight_name(name) or "" for name in names])
         if run is None or not run.yields:

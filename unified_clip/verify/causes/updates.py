@@ -1,4 +1,4 @@
-"""Find out why updates differ although the clipped gradients agree."""
+"""Find out why updates differ after clipped gradients that agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return the cause if the updates differ and the clipped gradients agree."""
+    """Return why the updates differ after clipped gradients that agree."""
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
     ignored = pairing.without_gradient(recordings)
@@ -118,9 +118,7 @@ def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> 
 
 
 def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if all calls of a step have the same coefficient, and the coefficient is not 0.
-
-    Otherwise, return [].
-    """
+    """Return [coefficient] if all calls of a step have the same coefficient, and this coefficient is not 0. Otherwise,
+    return []."""
     coefs = [coef for line in lines for coef in line.coefs()]
     return [coefs[0]] if len(coefs) == 1 and coefs[0] else []

@@ -26,10 +26,8 @@ class StepOutput:
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
-        """The parameters at the beginning of the next step.
-
-        With --resync, these are the weights that were copied from the old training step.
-        """
+        """The parameters at the beginning of the next step. With --resync, these are the copied weights of the old
+        training step."""
         return self.parameters if self.resynced is None else self.resynced
 
 
@@ -37,7 +35,7 @@ class StepOutput:
 class ScriptRun:
     script: Script
     outputs: Sequence[StepOutput]
-    """One output for each step. If `yields` is false, the only output is the output after the last step."""
+    """One output for each step. If `yields` is false, there is only one output, from the end of the last step."""
 
     directory: Path
     yields: bool
@@ -54,7 +52,7 @@ class ScriptRun:
 
 
 def read_outputs(script: Script, out: Path, steps: int) -> ScriptRun:
-    """Read the outputs of a training step. Raise an error if it did not yield once for each batch."""
+    """Read the outputs of a training step. Raise an error if the function did not yield once for each batch."""
     try:
         ended = json.loads((out / ENDED).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -39,7 +39,7 @@ class OldWeights:
         """Read the outputs of the old training step from a directory.
 
         ended: The path of the file that is written when the old training step has ended.
-        names: The contents of the file that the user passed as --map.
+        names: The contents of the file of `--map`.
         """
         self._directory, self._ended, self._names = directory, ended, names
         self._layout: Layout | None = None
@@ -47,8 +47,8 @@ class OldWeights:
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
         """Wait for the old weights of a step, and return them in the layout of the new weights.
 
-        Return None if the old and the new parameters do not match, or if the old training step ends before `step`. In
-        these cases, `unified-clip verify` raises an error later.
+        Return None if the parameters do not match, or if the old training step ends before `step`. For these cases,
+        `unified-clip verify` raises an error later.
         """
         path = self._directory / f"{step}.safetensors"
         while not path.exists():
@@ -77,7 +77,7 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
     """Assign weights to the parameters with the same names.
 
-    is_sent: Whether `yield` returns the weights to the training step. If False, a parameter that might be a copy causes
+    is_sent: Whether `yield` returns the weights to the training step. If False, a parameter that might be a copy raises
         an error.
     """
     memory = cache(_memory_of_models)

@@ -53,8 +53,7 @@ def run(
     timeout: The number of seconds after which both processes are ended.
     resync: {old name: new name} from --map. After each step, the old weights are copied into the new training step. If
         None, no weights are copied.
-    advance: A function that shows progress. Its arguments are the side ("old" or "new") and the number of finished
-        steps.
+    advance: A function that shows progress. It takes the side ("old" or "new") and the number of finished steps.
     """
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
@@ -117,10 +116,7 @@ def _start(script: Script, scratch: Scratch, out: Path) -> _workers.Worker:
 
 
 def _not_installed(script: Script, end: _workers.Exit) -> str:
-    """Return a command that installs the missing module for the script's interpreter.
-
-    If no module is missing, return ''.
-    """
+    """Return a command that installs the missing module for the script's interpreter, or ''."""
     if script.python == sys.executable or not end.stderr or not end.stderr[-1].startswith("ModuleNotFoundError"):
         return ""
     pip = f"{script.python} -m pip install PACKAGE"

@@ -15,7 +15,7 @@ from .script import Script
 def run_transposed(
     script: Script, weights: Arrays, batches: Batches, scratch: Path, timeout: float, names: Collection[str]
 ) -> ScriptRun | None:
-    """Transpose the weights with these names, and run the training step. Return None if the step fails."""
+    """Run the training step with some transposed initial weights. Return None if the step fails."""
     directory = scratch / "-".join(map(str, sorted(map(list(weights).index, names))))
     directory.mkdir(parents=True)
     changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}
