@@ -32,7 +32,7 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that finds the name of a gradient. For a gradient without a name, the function returns None.
+    """Return a function that finds the name of a gradient, or returns None for a gradient without a name.
 
     names: The argument `names` of `record`, or a function that takes a `Leaf` and returns its name.
 
@@ -59,7 +59,7 @@ def make_namer(names: Any) -> Namer:
 
 
 class ByParameter:
-    """Finds the name of a gradient by its parameter. For an unknown parameter, the name is the gradient's own name."""
+    """Finds the name of a gradient by its parameter. If the parameter is unknown, the gradient keeps its own name."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names  # keeps the parameters alive, so that their ids stay unique
@@ -72,7 +72,8 @@ class ByParameter:
         return self._by_id.get(id(parameter))
 
     def in_order(self, clip: Clip) -> Sequence[str]:
-        """Return all parameter names if the clip got a plain list with one gradient for each parameter, else []."""
+        """Return all parameter names if the clip got a plain list with one gradient for each parameter. Otherwise,
+        return []."""
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
             return []
@@ -84,7 +85,7 @@ class ByParameter:
 
 
 def _shape_of(gradients: Any, index: int) -> list[int | None]:
-    """Return the shape of a gradient, with None for an unknown length. Return [] if the number of axes is unknown."""
+    """Return the shape of a gradient, with None for an unknown length. Return [] for an unknown number of axes."""
     shape = gradients.backend.shape
     known = shape(gradients.leaves[index].tensor) if gradients.is_sparse(index) else None
     return list(known or shape(gradients.values[index]) or ())
@@ -124,7 +125,7 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 
 
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (dtype, copy of the gradient as an array)}. The dict does not contain sparse gradients.
+    """Return {name: (dtype, copy of the gradient as an array)}, without sparse gradients.
 
     A complex gradient becomes a real array with a last axis of length 2, for the real and the imaginary part.
     """
@@ -147,7 +148,7 @@ class ClipEvent:
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """Record the clip. If the compiled graph cannot report values, record only the settings.
+        """Record the clip. In a compiled graph that cannot report values, record only the settings.
 
         names: Maps the name of each gradient to its index. If `names` is None, record no norms per gradient.
         new: The names that the recording does not contain yet.
@@ -215,11 +216,9 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """Record the norm of each gradient and of its weight, with the `norm_type` of the clip. The default is the
-        2-norm.
+        """Record the norm of each gradient and of its weight, with the `norm_type` of the clip or the 2-norm.
 
-        For a clip by value from -c to c, also record the largest absolute value. This value shows whether the call
-        clips.
+        For a clip by value from -c to c, also record the largest absolute value, which shows whether the call clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
@@ -265,7 +264,7 @@ class ClipEvent:
             fields["sums"] = sums
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Record the norm of each sharded gradient over all its shards, if `norm_type` is 1 or 2."""
+        """If `norm_type` is 1 or 2, record the norm of each sharded gradient over all its shards."""
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
         norms = clip.gradients.tensor_norms(clip.p, known_only=True) or {}
@@ -323,7 +322,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
-    """Return whether any clip changed its gradients. If the answer is unknown, return None."""
+    """Return whether any clip changed its gradients. Return None if the answer is unknown."""
     return None if None in clipped and True not in clipped else any(clipped)
 
 

@@ -49,20 +49,14 @@ class RecordingComparison:
 
     divergences: Mapping[Divergence, Sequence[Cause]]
     """The reported differences, each with its causes, in order of time. A difference is between two clip calls or
-    between two optimizer steps.
-
-    The mapping is empty if the runs are the same.
-    """
+    between two optimizer steps. The mapping is empty if the runs agree."""
 
     agreements: Sequence[Agreement]
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None
-    """The first pair of coefficients that differ because of eps, and the cause.
-
-    The field is None if both runs have the same eps, or if eps changes no coefficient. `max_ulp` has no effect on this
-    field.
-    """
+    """The first pair of coefficients that differ because of eps, and the cause. The field is None if both runs have the
+    same eps, or if eps changes no coefficient. `max_ulp` has no effect on this field."""
 
     @property
     def runs(self) -> tuple[RecordedRun, RecordedRun]:
@@ -70,7 +64,7 @@ class RecordingComparison:
 
     @property
     def first(self) -> Divergence | None:
-        """The first divergence, or None if the runs are the same."""
+        """The first divergence, or None if the runs agree."""
         return next(iter(self.divergences), None)
 
     @property
@@ -178,7 +172,7 @@ class _PairedRuns(NamedTuple):
     missing: MissingCalls | None
     skipped: list[StepDifference]
     is_one_schedule: bool
-    """Whether both runs have the same learning rates. If `skipped` is empty, this value is not used."""
+    """Whether both runs have the same learning rates. The value is used only if `skipped` has items."""
 
 
 def _pair_runs(left: RecordedRun, right: RecordedRun, names: Names, has_effect: Effect | None) -> _PairedRuns:

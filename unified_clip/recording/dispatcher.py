@@ -53,7 +53,7 @@ class Dispatcher:
             HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
-        """Make a new lock in a forked process. A lock that another thread held during the fork stays locked forever."""
+        """Make a new lock in a forked process. A lock that another thread held during the fork would stay locked."""
         self._changing = threading.Lock()
         for recording in self._recordings:
             recording.after_fork()
@@ -109,7 +109,7 @@ class Dispatcher:
 def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
     """Return the name of a call in recordings, such as "clip_grad_norm_" or "ClipConfig.clip_".
 
-    If the first argument has an attribute `recorded_as`, the name begins with the value of the attribute.
+    The name begins with the attribute `recorded_as` of the first argument, if this attribute exists.
     """
     kind, method = getattr(args[0], "recorded_as", None) if args else None, body.__name__.removeprefix("_")
     if kind is None:

@@ -21,8 +21,9 @@ Stage = Literal[
 ]  # fmt: skip
 """The kinds of difference between two runs.
 
-"calls", "norms" and "clips" mean that the runs have different numbers of calls, norms or clips. "clipped" means that
-one call changed its gradients, and the other call did not. The last six kinds are about the steps of optimizers.
+- "calls", "norms" and "clips": the runs have different numbers of calls, norms or clips.
+- "clipped": only one of the two calls changed its gradients.
+- The last six kinds are about the steps of optimizers.
 """
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
@@ -35,15 +36,13 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run, or the position of a parameter without a name.
-
-    If a setting of an optimizer differs, this is the name of the setting.
-    """
+    """The name of the parameter in the first run. A parameter without a name has its position instead. For a setting of
+    an optimizer, this is the name of the setting."""
 
     ulps: float | None = None
     relative: float | None = None
-    """The distance of the two numbers in ULP, and the relative distance. The fields are None for values that are not
-    numbers."""
+    """`ulps` and `relative` are the distance of two numbers in ULP, and their relative distance. For other values, the
+    fields are None."""
 
     ulps_at_its_size: float | None = None
     """The distance of the two numbers, in ULP of the following number:
@@ -56,7 +55,7 @@ class Divergence:
     """
 
     is_noise: bool = False
-    """Whether at least a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
+    """Whether a part of the parameter's gradient is rounding noise. See `NoiseTracker`."""
 
 
 class StepDifference(NamedTuple):
@@ -91,18 +90,18 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. If the call has no partner, the index is the number of pairs."""
+    """The index of the pair of calls. For a call without a partner, the index is the number of pairs."""
 
     first: Divergence
     missing: MissingCalls | None = None
-    """For the stage "calls": the calls that only one run makes, or None if these calls are unknown."""
+    """For the stage "calls": the calls that only one run makes. None means that these calls are unknown."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
         yield self.b, self.a
 
     def gradients(self) -> list[tuple[str, float, float]]:
-        """Return (name, norm in run a, norm in run b) for each gradient. If there are no names, use the norms of a
+        """Return (name, norm in run a, norm in run b) for each gradient. Without names, return the norms of a
         per-tensor clip."""
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
@@ -124,8 +123,7 @@ def call_at(run: RecordedRun, index: int) -> RecordedCall | None:
 
 
 def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
-    """For each pair of calls, yield its divergences. The divergences of a pair are in the order of the stages, so that
-    causes come before consequences.
+    """For each pair of calls, yield its divergences in the order of the stages. Causes then come before consequences.
 
     max_ulp: Numbers that differ by up to this many ULP agree. If `max_ulp` is at least ROUNDING, rounding noise is not
         yielded.
@@ -188,9 +186,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is a name from call a. If the numbers have no names, the parameter is "position N". If the number
-    belongs to all gradients, such as a total norm, the parameter is None. If the calls have different dtypes, the
-    numbers are rounded to float32. Coefficients are rounded to float32 unless both calls are in float64.
+    The parameter is a name from call a, or "position N" for numbers without names. For a number of all gradients, such
+    as the total norm, the parameter is None. If the calls have different dtypes, the numbers are rounded to float32.
+    Coefficients are rounded to float32 unless both calls are in float64.
     """
     dtypes = {pair.a.dtype, pair.b.dtype}
     is_rounded = len(dtypes) > 1 or (stage == "coefficient" and "float64" not in dtypes)  # multiplied in float32
@@ -200,7 +198,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 
 
 def one_known_coefficient(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
-    """Yield (parameter, coefficient in call a, coefficient in call b) if only one of the coefficients is known."""
+    """Yield (parameter, coefficient in call a, coefficient in call b) if exactly one coefficient is known."""
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
         if (a is None) != (b is None) and call.clipped:
@@ -272,7 +270,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether the largest norm exceeds the threshold.
 
-    If the two numbers are equal up to rounding, or if a number is unknown, return None.
+    Return None if a number is unknown, or if the numbers differ only by rounding.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -284,7 +282,7 @@ def _is_above(line: RecordedCall) -> bool | None:
 def _is_changed(line: RecordedCall) -> bool | None:
     """Return whether the smallest coefficient is below 1.
 
-    If the coefficient is 1 up to rounding, or if a coefficient is unknown, return None.
+    Return None if a coefficient is unknown, or differs from 1 only by rounding.
     """
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):

@@ -16,7 +16,7 @@ NumberPair = tuple[Numbered, Numbered]
 def logged_numbers(run: RecordedRun) -> dict[str, list[Numbered]]:
     """Return {name of a logged number: [(step, value), ...]}.
 
-    If the run logged no "loss", the losses of its backward passes are used.
+    If the run logged no "loss", the losses of its backward passes take its place.
     """
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
@@ -27,7 +27,8 @@ def logged_numbers(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def pair_numbers(a: Sequence[Numbered], b: Sequence[Numbered]) -> Iterator[NumberPair]:
-    """Pair the numbers of two runs: by their order if both runs have the same number of values, else by step."""
+    """Pair the numbers of two runs by order if both runs have the same number of values. Otherwise, pair them by
+    step."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return
@@ -40,9 +41,9 @@ def pair_numbers(a: Sequence[Numbered], b: Sequence[Numbered]) -> Iterator[Numbe
 def undivided_losses(
     runs: Sequence[RecordedRun], pairs: Sequence[NumberPair]
 ) -> tuple[RecordedRun, int, list[NumberPair]] | None:
-    """Return the run that divides its losses by the number of backward passes in a step.
+    """Find the run that divides its losses by the number of backward passes in a step.
 
-    Also return this number, and the pairs with undivided losses. Return None if no run or both runs divide.
+    Return the run, this number, and the pairs with undivided losses. Return None if no run or both runs divide.
     """
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1

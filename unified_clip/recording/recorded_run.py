@@ -30,7 +30,7 @@ class Parameter(RecordedTable):
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     sums: tuple[Real, Real] | None = None
     """Fingerprints of the weight's elements, as in `tensors/arrangement.py`. `sums` contains the sum of the elements
-    and the sum of their cubes. Only the first call that clips the weight's gradient has these fields."""
+    and the sum of their cubes. Only the first clip of the weight's gradient has these fields."""
 
     @property
     def elements(self) -> int | None:
@@ -53,7 +53,8 @@ class RecordedCall(RecordedTable):
     norm for each slice. "value" uses no norm."""
 
     threshold: Real | tuple[Real, Real] | None = None
-    """The threshold of the norm, or the bounds of a clip by value. None: the threshold is not a single number."""
+    """The threshold of the norm, or the bounds of a clip by value. None means that the threshold is not a single
+    number."""
 
     norm_type: Real | None = None
     eps: Real | None = None
@@ -64,16 +65,18 @@ class RecordedCall(RecordedTable):
     """The number of gradients that the call clips."""
 
     norm: Real | list[Real] | None = None
-    """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
+    """The norm before the clip. For the rule "global", this is a number. Otherwise, it is a list in the order of the
+    gradients."""
 
     coef: Real | list[Real | None] | None = None
-    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", None for "value". An
-    unknown coefficient is None, for example if no factor explains the results."""
+    """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", and None for "value".
+    An unknown coefficient is also None, for example if no factor explains the results."""
 
     clipped: bool | None = None
     nan: int | None = None
     inf: int | None = None
-    """`nan` is the number of NaN elements, and `inf` is the number of infinite elements. Unknown numbers are None."""
+    """`nan` is the number of NaN elements, and `inf` is the number of infinite elements. None means that the number is
+    unknown."""
 
     seconds: Real | None = None
     """The duration of the call on the host, in seconds. The field is None in a graph, and for a framework's own
@@ -87,7 +90,7 @@ class RecordedCall(RecordedTable):
 
     ranks: int | None = None
     rank: int | None = None
-    """The world size and the rank if several ranks own the gradients, else None."""
+    """`ranks` is the world size, and `rank` is the rank. Both are set only if several ranks own the gradients."""
 
     layout: dict[str, int] = {}
     """Maps each layout of shards over ranks to the number of gradients with this layout."""
@@ -112,14 +115,14 @@ class RecordedCall(RecordedTable):
     """The norm that the caller passed. If the gradients' norms are recorded, `norm` is the exact norm."""
 
     stored_norm: Real | list[Real] | None = None
-    """The norm over the stored rows of sparse gradients, or None if each row is stored once. If a framework's function
-    returns no norm, `coef` follows from this norm."""
+    """The norm over the stored rows of sparse gradients. None means that each row is stored once. If a framework's
+    function returns no norm, `coef` follows from this norm."""
 
     after: str | None = None
     """The file with the gradients after the clip, for a watched call."""
 
     is_gradient: bool | None = None
-    """Whether a watched call clipped gradients, or None if the answer is unknown."""
+    """Whether a watched call clipped gradients. None means that the answer is unknown."""
 
     error: str | None = None
     """The exception that the call raised. After an exception, all fields about the clip are missing."""
@@ -147,7 +150,7 @@ class RecordedCall(RecordedTable):
         return _listed(self.norm)
 
     def known_norms(self) -> list[float]:
-        """Return the norms of the clip. If the clip has no norm, return the norms of its gradients."""
+        """Return the norms of the clip, or the norms of its gradients for a clip without a norm."""
         return self.norms() or [parameter.norm for parameter in self.parameters.values()]
 
     def used_norms(self) -> list[float]:
@@ -175,13 +178,13 @@ class OptimizerStep(RecordedTable):
     optimizer: str  # the class, such as `torch.optim.SGD`
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. If parameter groups have different values, the value is a tuple."""
+    """The learning rate (`lr`) and other settings. A value is a tuple if it differs between parameter groups."""
 
     backward_calls: int | None = None  # the number of backward passes since the previous step
     cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients that code other than recorded clips changed after the last backward pass."""
+    """The number of gradients that unrecorded code changed after the last backward pass."""
 
     empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
 
@@ -192,10 +195,10 @@ class OptimizerStep(RecordedTable):
     undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step. If calls are reported in order, the field is None."""
+    """The number of clip calls since the previous step. The field is None if the calls are reported in order."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
-    """The number of IndexedSlices that contain a row more than once, or None if the number is unknown."""
+    """The number of IndexedSlices that contain a row more than once. None means that the number is unknown."""
 
     losses: tuple[Real, ...] = ()
     """The losses of the backward passes since the previous step. The losses do not contain the loss scale."""
@@ -219,7 +222,7 @@ class RecordedProcess(RecordedTable):
 
     rank: int | None = None
     ranks: int | None = None
-    """The rank and the world size of the process. Both are None if the values are unknown."""
+    """`rank` and `ranks` are the rank of the process and the world size. None means that the values are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()
@@ -242,7 +245,7 @@ class RecordedRun(RecordedTable):
     path: Path
     header: Header
     lines: list[RecordedCall]
-    """The clip calls. If several processes were recorded, the list contains the calls of the first process."""
+    """The clip calls. For several recorded processes, these are the calls of the first process."""
 
     incomplete_line: bool
     """Whether the run ended while it wrote a line. The incomplete line is left out."""

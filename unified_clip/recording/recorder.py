@@ -200,7 +200,7 @@ class Recording:
         return CallRecorder(self, call)
 
     def add(self, fields: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Write a line for a call, and store its gradients {name: (dtype, array)} before and after the call in two
+        """Write a line for a call. Store its gradients {name: (dtype, array)} before and after the call in two
         files."""
         step = self._take_step()
         fields |= {"gradients": self._store(step, before), "after": self._store(step, after)}
@@ -275,15 +275,14 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. Do not hold `_lock`, because the reports need the
-        lock."""
+        """Wait until running graphs have reported their calls. The reports need `_lock`, so do not hold it."""
         for wait in tuple(self._waits):
             wait()
 
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write a line for each group of parameters. Without groups, write a single line.
+        """Write a line for each group of parameters, or a single line without groups.
 
         All lines have the fields `head` and `tail`.
         """
@@ -361,9 +360,9 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call, or make the graph of a traced call write them.
+        """Write the lines of the call. A traced call makes its graph write them.
 
-        seconds: The duration of the call, or None if the duration is unknown.
+        seconds: The duration of the call. None means that the duration is unknown.
         """
         self._tail["seconds"] = seconds
         if error is not None:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 ROUNDING = 64
-"""The largest difference in ULP that is treated as rounding. Frameworks add numbers in different orders."""
+"""The largest difference in ULP that counts as rounding. Frameworks add numbers in different orders."""
 
 GROWTH = 16
 """Rounding errors can grow from step to step. A new error is at most GROWTH times the largest earlier difference."""
 
 NEAR = 4
-"""Two norms are treated as equal if they differ by up to NEAR ULP. Each norm contains rounding errors."""
+"""Two norms count as equal if they differ by up to NEAR ULP. Each norm contains rounding errors."""
 
 PRODUCT = 1e-5
 """The largest relative error of a clipped norm that is computed as norm times coefficient."""
@@ -34,8 +34,7 @@ class Distance(NamedTuple):
 def distance(a: float, b: float) -> Distance:
     """Return the distance of two numbers.
 
-    The distance of two NaN is 0. If one number is infinite or NaN, and the other number is different, the distance is
-    inf.
+    The distance of two NaN is 0. The distance of an infinite number or NaN from any other number is inf.
     """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
@@ -84,7 +83,7 @@ def needs_float64(*values: float) -> bool:
 def _place(value: float, wide: bool) -> int:
     """Return the position of a number in the sorted list of all float32 numbers. Zero has the position 0.
 
-    wide: Whether the list contains all float64 numbers instead of all float32 numbers.
+    wide: Whether the list contains all float64 numbers instead.
     """
     bits = int(np.float64(abs(value)).view(np.int64)) if wide else int(np.float32(abs(value)).view(np.int32))
     return bits if value >= 0 else -bits

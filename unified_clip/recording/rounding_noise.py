@@ -1,7 +1,7 @@
-"""Find gradients that are only rounding noise. Also find the weights that these gradients have changed.
+"""Find gradients that are only rounding noise, and the weights that these gradients have changed.
 
-The true value of a gradient that is only rounding noise is likely 0. Examples are gradients of the bias of attention
-keys, and of a bias before BatchNorm.
+The true value of such a gradient is likely 0. Examples are gradients of the bias of attention keys, and of a bias
+before BatchNorm.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class NoiseTracker:
     def key(self, name: str | None) -> Key:
         """Return a key for a parameter. The key is the same at all steps.
 
-        Positions such as "0" occur in each clip call of a step, so the key of a position also contains the number of
-        the call.
+        Each clip call of a step has positions such as "0". So the key of a position also contains the number of the
+        call.
         """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
@@ -54,7 +54,7 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return the number of elements that are rounding noise, and a bound for the norm of the difference between both
+    """Return two numbers: how many elements are rounding noise, and a bound for the norm of the difference of both
     gradients.
 
     For a gradient above rounding noise, return (0, 0.0).
@@ -68,7 +68,7 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether a gradient is only rounding noise in both runs. If both gradients are 0, return False."""
+    """Return whether a gradient is only rounding noise in both runs. Return False if both gradients are 0."""
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
@@ -76,9 +76,9 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def noise_floor(line: RecordedCall) -> float:
-    """Return the largest norm that counts as rounding noise. The norm is ROUNDING times one ULP of the total norm.
+    """Return the largest norm that counts as rounding noise: ROUNDING times one ULP of the total norm.
 
-    If `norm_type` is below 1, return 0, because the total norm is then far above the norms of the gradients.
+    For a `norm_type` below 1, return 0, because the total norm is then far above the norms of the gradients.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:

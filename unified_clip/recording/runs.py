@@ -33,7 +33,7 @@ CHUNK = 1 << 20
 def read(
     path: str | Path, name: str | None = None, advance: Callable[[int], None] = lambda chunks: None
 ) -> RecordedRun:
-    """Read a recording. If the last line is incomplete, ignore the line.
+    """Read a recording. An incomplete last line is ignored.
 
     Args:
         path: The file from `unified_clip.record` or `unified-clip record`.

@@ -198,7 +198,7 @@ def _coefficients(line: RecordedCall) -> list[float]:
 
 
 def _product(tensor: Dense, coef: float) -> Dense:
-    """Multiply a tensor by a coefficient. A float64 tensor is multiplied in float64, and any other tensor in float32."""
+    """Multiply a tensor by a coefficient, in float64 for a float64 tensor, and otherwise in float32."""
     if tensor.dtype == "float64":
         return encode(tensor.values() * coef, tensor.dtype)
     product = (tensor.values() * float(np.float32(coef))).astype(np.float32)

@@ -74,7 +74,7 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
 
 
 def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the exact norms agree, but a run clips by an inexact norm."""
+    """Return a cause if the exact norms agree and one run clips by an inexact norm."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -88,7 +88,7 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
-    """If a call clips by an inexact norm, yield (exact norm, cause)."""
+    """Yield (exact norm, cause) if a call clips by an inexact norm."""
     differing = [
         (exact, used) for exact, used in zip(line.norms(), line.used_norms(), strict=False) if not _agree(exact, used)
     ]
@@ -185,7 +185,7 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
 def by_elimination(point: DivergencePoint) -> Cause | None:
     """Return the cause that follows from the recorded weights.
 
-    If both runs have equal weights but different gradients, the cause is the loss, the data, or a second network. If
+    If both runs have equal weights and different gradients, the cause is the loss, the data, or a second network. If
     the gradients agree and the next weights differ, the cause is the optimizer.
     """
     if point.index >= len(point.pairs):

@@ -34,7 +34,7 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _multiplied(point: DivergencePoint, pair: CallPair) -> str:
-    """Return advice if at most half of the gradients differ, and if all of these differ by the same factor."""
+    """Return advice if at most half of the gradients differ, all by the same factor."""
     norms = list(numbers(pair, "gradient"))
     factors = {name or "": b / a for name, a, b in _differing(pair) if a}
     factor = float(f"{next(iter(factors.values()), math.nan):.2g}")

@@ -20,8 +20,8 @@ BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
 """Stages of an optimizer step that happen before the clip, or that reveal a missing clip."""
 
 CHANGED = NUMBERS[:-1]
-"""The stages with numbers that depend on earlier optimizer steps. The stage "coefficient" is missing, because norms and
-clip settings determine the coefficients."""
+"""The stages with numbers that depend on earlier optimizer steps. The stage "coefficient" is not in the list, because
+norms and clip settings determine the coefficients."""
 
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
@@ -35,7 +35,7 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 class Effect(Protocol):
-    """A function that returns whether the updates of two runs differ, at `step` or at a later step.
+    """A function that returns whether the updates of two runs differ, at `step` or later.
 
     If `at_once` is True, the function checks only `step`.
     """
@@ -48,8 +48,8 @@ def join(
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return the divergences of calls and of optimizer steps, each with its causes, in order of time.
 
-    A cause that only follows from an earlier difference is left out. If clip calls and optimizer steps have the same
-    cause, the divergences of the optimizer steps are left out.
+    Consequences of an earlier difference are left out. If clip calls and optimizer steps have the same cause, only the
+    divergences of the clip calls are returned.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
     if "weight decay before the clip" in known:
@@ -81,10 +81,10 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield each difference between optimizer steps that changes recorded norms by more than ROUNDING ULP.
 
-    If the norms were not compared, all differences are yielded. A difference between momentum rules is not yielded if
-    the next weights agree, because the training code compensates for the difference.
+    Without norms to compare, all differences are yielded. If momentum rules differ and the next weights agree, the
+    training code compensates for the difference, and nothing is yielded.
 
-    has_effect: A function that returns whether a difference has an effect. If the function is None, compare the norms.
+    has_effect: A function that returns whether a difference has an effect. None means that the norms are compared.
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
@@ -119,10 +119,10 @@ def effective(
 def _accumulated(
     points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference]
 ) -> tuple[Explained, list[StepDifference]]:
-    """Keep only one explanation of a step in which the runs make different numbers of backward passes.
+    """Keep only one explanation for different numbers of backward passes in a step.
 
-    If the backward passes explain the factor between the gradients, remove the cause "scaled gradients". Otherwise,
-    remove the explanation by backward passes.
+    If the backward passes explain the factor between the gradients, the cause "scaled gradients" is removed. Otherwise,
+    the explanation by backward passes is removed.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
@@ -173,7 +173,7 @@ def _acts_first(divergence: Divergence) -> bool:
 
 
 def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dict[Divergence, Sequence[Cause]]:
-    """If no known cause explains the first divergence, find the cause by elimination."""
+    """Find the cause of the first divergence by elimination, if no cause is known."""
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):
         first = next(divergence for divergence in joined if divergence.stage in STAGES)

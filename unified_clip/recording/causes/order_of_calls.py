@@ -1,5 +1,6 @@
-"""Find causes in the order or number of calls, such as clipping twice. `optimizers/clips_after_step.py` finds clips
-after the optimizer's step.
+"""Find causes in the order or number of calls, such as clipping twice.
+
+`optimizers/clips_after_step.py` finds clips after the optimizer's step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..rounding import PRODUCT
 from .before_clips import names_text
 
 RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "per group for global": "groups"}
-"""One run clips by the total norm. Each value is the clip rule of the other run."""
+"""Clip rules that one run can have if the other run clips by the total norm."""
 
 
 def clipped_twice(point: DivergencePoint) -> Cause | None:
@@ -189,7 +190,7 @@ def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
 def with_rule_divergence(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     """If one run clips per tensor or per group, report the clip rule as the divergence.
 
-    The recorded rules do not show this difference: a loop that clips each parameter in its own call records "global".
+    The recorded rules can be equal, because each call of a loop over the parameters records "global".
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if rule is None or point.first.stage == "rule":

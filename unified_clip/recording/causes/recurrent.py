@@ -15,7 +15,7 @@ GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
 
 
 def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port of Keras' GRU or LSTM to PyTorch or Paddle has its gates in a wrong order."""
+    """Return a cause if a port of Keras' GRU or LSTM has its gates in a wrong order."""
     if (pair.a.framework == "tensorflow") == (pair.b.framework == "tensorflow"):
         return None
     text = {name: f"{name} {pair.names[name]}" for name in orders}
@@ -37,7 +37,7 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both runs clip per tensor, but divide the same weights into different tensors.
+    """Return a cause if runs that clip per tensor divide the same weights into different tensors.
 
     For example, Keras' GRU has one bias with two rows, and PyTorch's GRU has two biases.
     """

@@ -147,7 +147,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """If the norms show missing, swapped or scaled gradients, return a cause.
+    """Return a cause if the norms show missing, swapped or scaled gradients.
 
     floors: For each run, the largest norm that counts as rounding noise. Such norms are treated as 0.
     """
@@ -267,8 +267,8 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Convert the recorded call `line` to an `Observation`. The results of the call `reference` are taken as
-    correct."""
+    """Convert the recorded call `line` to an `Observation`. Its expected results are the results of the call
+    `reference`."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):

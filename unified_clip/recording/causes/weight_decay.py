@@ -20,20 +20,17 @@ FACTOR_ERROR = 0.01
 """The largest relative error of a weight decay that is measured in gradients."""
 
 CLOSE = 1.5
-"""The norms of the gradients give bounds for the weight decay. The optimizer's weight decay may differ from each bound
-by up to this factor.
-"""
+"""The largest factor between the optimizer's weight decay and a bound that the norms give."""
 
 Norms = Mapping[str, tuple[float, float, float]]
 """(norm of the weight, norm of the gradient with weight decay, norm of the gradient without weight decay)."""
 
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if one run adds weight decay to its gradients. The other run has weight decay in its optimizer, or
-    no weight decay.
+    """Return a cause if exactly one run adds weight decay to its gradients.
 
-    An L2 regularizer of c / 2 times the squared weights adds c times the weights to the gradients, like a weight decay
-    of c.
+    An L2 regularizer of c / 2 times the squared weights adds c times the weights to the gradients. A weight decay of c
+    has the same effect.
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
@@ -65,8 +62,8 @@ def _regularizer(
 ) -> tuple[float, Shown] | None:
     """Return (factor of the weights in the gradients of `own`, evidence), or None if there is no regularizer.
 
-    decay: The weight decay of the optimizer of `step`. A port might forget that the derivative of w**2 is 2 w, so
-        twice this number and half of it are tried, too. If `decay` is 0, the losses give the factor.
+    decay: The weight decay of the optimizer of `step`. Twice and half of this number are tried, too, because a port
+        might forget that the derivative of w**2 is 2 w. If `decay` is 0, the losses give the factor.
     """
     fitting: Iterator[tuple[float, Shown | None]]
     if decay:
@@ -105,10 +102,10 @@ def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield each weight decay that explains the larger loss of a run if no optimizer has weight decay.
+    """Yield each weight decay that explains the larger loss of a run. No optimizer has weight decay.
 
-    Other data can also explain the larger loss. So the weight decay, or half of it, must have at most two digits, as
-    the numbers in a script have.
+    Other data can also explain the larger loss. So the weight decay, or half of it, must have at most two digits, like
+    numbers in a script.
     """
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
@@ -121,10 +118,10 @@ def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms:
 
 
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
-    """Bound the factor c of a gradient g + c w by the norms of g, w and g + c w. If the norms show no weight decay,
-    return None.
+    """Bound the factor c of a gradient g + c w by the norms of g, w and g + c w.
 
-    c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|.
+    c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|) / |w|. Return None if the norms show no weight
+    decay.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -159,10 +156,9 @@ def regularizer_cause(
     """Return a cause: the original or the port adds weight decay to its gradients before the clip.
 
     runs: The names of the original and the port.
-    decays: The weight decay of each run's optimizer, or None if the weight decay is unknown.
-    is_first: Whether the original, and not the port, adds the weight decay to the gradients.
-    unknown: The names of weights that are about 0. For these weights, the gradients do not show whether the run adds
-        weight decay.
+    decays: The weight decay of each run's optimizer. None means that the weight decay is unknown.
+    is_first: Whether the original adds the weight decay to the gradients. If False, the port adds it.
+    unknown: The names of weights that are about 0. Their gradients do not show whether the run adds weight decay.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]

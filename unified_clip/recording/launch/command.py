@@ -32,7 +32,7 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:
     """Run a command, and write the clips of all its processes to `file`. Return the command's exit status.
 
-    If a signal ended the command, the same signal ends this process. If the command cannot be started, remove the file,
+    If a signal ended the command, the same signal ends this process. If the command does not start, remove the file,
     and return NOT_FOUND or NOT_EXECUTABLE.
 
     UsageError: The file or its directory of parts already exists, or cannot be created.
@@ -91,9 +91,9 @@ def _environment(settings: ProcessSettings) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
-    """Run the command, and return its exit status.
+    """Run the command, and return its exit status. If signal N ends the command, the status is -N.
 
-    If signal N ends the command, the status is -N. If the command cannot be started, return the error.
+    If the command does not start, return the error.
     """
     with _forwarding() as processes:
         try:
@@ -108,7 +108,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Pass signals to the processes that the `with` block adds to the list.
 
-    If the terminal sends Ctrl-C to the processes itself, Ctrl-C is not passed on.
+    Ctrl-C is not passed on if the terminal sends it to the processes itself.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

@@ -123,7 +123,7 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
 
 
 def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
-    """Return the lines of a table of the processes. If the terminal is too small, return []."""
+    """Return the lines of a table of the processes. Return [] if the terminal is too small."""
     from rich.console import Console
     from rich.table import Table
 
@@ -153,8 +153,7 @@ class Terminal:
         self._lines, self._size = 0, os.terminal_size((0, 0))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draw lines at the bottom of the terminal. If the terminal is too small, draw nothing, and erase the previous
-        lines.
+        """Draw lines at the bottom of the terminal. If the terminal is too small, only erase the previous lines.
 
         OSError: The stream is not a terminal, or was closed.
         """
@@ -171,7 +170,7 @@ class Terminal:
         self._write(f"\x1b7{''.join(rows)}\x1b8")
 
     def _reserve(self, count: int, height: int) -> None:
-        """Reserve the last lines of the terminal, so that the command's output scrolls only above the last lines."""
+        """Reserve the last lines of the terminal. The command's output then scrolls above these lines."""
         newlines = "\n" * count
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 

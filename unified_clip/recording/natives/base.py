@@ -118,7 +118,7 @@ class RunningNativeCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """Record the results of the call. `after` is not used if `__init__` got `observed`."""
+        """Record the results of the call. If `__init__` got `observed`, `after` is ignored."""
         for recorder, event in self._events:
             with _reported(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -157,7 +157,7 @@ OBSERVER = NativeCallObserver()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """If `before` has None at a position, remove the position from all lists. Empty lists stay empty."""
+    """Remove each position at which `before` has None from all lists. Empty lists stay empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

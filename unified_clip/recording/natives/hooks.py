@@ -40,13 +40,13 @@ class Hooks:
         self._missing: dict[str, tuple[str, str]] | None = None
         """The entries of `WATCHED` whose hooks were not added yet, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """If the hooks of a framework cannot be added, this function reports the error. The dispatcher sets it."""
+        """The function that reports the error if the hooks of a framework cannot be added. The dispatcher sets it."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
 
-        homes: Places as (module or class, name). The function is the attribute at the first existing place. Places that
-            contain another object stay unchanged.
+        homes: Places as (module or class, name). The function is the attribute at the first existing place. A place
+            with another object stays unchanged.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:

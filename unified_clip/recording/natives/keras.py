@@ -118,7 +118,7 @@ def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _class_name(optimizer: Any) -> str:
     """Return the name of the class that defines an optimizer's update, such as "keras.optimizers.Adam".
 
-    The class is Keras' class, unless a class of the user has its own `update_step`.
+    A class of the user counts only if it has its own `update_step`. Otherwise, Keras' class counts.
     """
     kinds = type(optimizer).__mro__
     kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))
@@ -134,7 +134,7 @@ def _updates_weights(optimizer: Any) -> Any:
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
     """Count the gradients of type IndexedSlices that contain a row more than once.
 
-    Return 0 if the optimizer accumulates gradients, because Keras then makes the gradients dense.
+    If the optimizer accumulates gradients, Keras makes them dense, and the number is 0.
     """
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0

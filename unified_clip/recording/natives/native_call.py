@@ -26,7 +26,7 @@ SLACK = 2.0**-50
 
 ROUNDINGS = (0.5, 1.5, 2.5)
 """The allowed rounding errors of a clipped element, in ULP. `coefficient` tries the values in this order. A product has
-an error of at most 0.5 ULP. If a function also divides, the error is larger."""
+an error of at most 0.5 ULP. A division makes the error larger."""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
@@ -48,7 +48,7 @@ class NativeCall:
     norm_type: float | None = 2.0
     eps: float | None = 0.0
     passed_norm: float | None = None
-    """The norm that the caller passed, for example by `use_norm=`, or None if the function measures the norm."""
+    """The norm that the caller passed, for example by `use_norm=`. None means that the function measures the norm."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
         """Return the settings of the call as fields of a recorded line."""
@@ -72,10 +72,8 @@ class ObservedTensors:
     """The gradients before and after a call, with their weights. No list has an entry for a gradient that is None."""
 
     before: Sequence[Dense]
-    """The gradients before the call.
-
-    On TensorFlow, the arrays are empty if the returned norm is the only number that the recordings need.
-    """
+    """The gradients before the call. On TensorFlow, the arrays are empty if the recordings need only the returned
+    norm."""
 
     after: Sequence[Dense]
     """The gradients after the call. The list is empty if no recording stores the clipped gradients."""
@@ -83,14 +81,14 @@ class ObservedTensors:
     weights: Sequence[Dense | None] = ()
 
     names: Sequence[str] = ()
-    """The framework's name of each gradient. If there are no names, positions are used as names."""
+    """The framework's name of each gradient. Without names, positions are used as names."""
 
     is_gradient: bool | None = True
-    """Whether the tensors are gradients, or None if the answer is unknown. `tf.clip_by_value` also clips other
-    tensors."""
+    """Whether the tensors are gradients. `tf.clip_by_value` also clips other tensors. None means that the answer is
+    unknown."""
 
     sources: Sequence[Any] = ()
-    """The framework's variable for each gradient, if the variable is known."""
+    """The framework's variable for each gradient, as far as the variables are known."""
 
     sparse: int = 0
     rows: Mapping[int, tuple[Dense, Dense | None]] = field(default_factory=dict)
@@ -144,7 +142,7 @@ def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients. If the exact norm has the same value, return None.
+    """Return the norm over the stored rows of sparse gradients. Return None if the exact norm has the same value.
 
     For the rule "each", return a list with the norm of each gradient.
     """
@@ -192,15 +190,15 @@ def exact_norm(tensors: Sequence[Dense], p: float) -> float:
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
-    """Apply the function's formula to a norm. If the threshold is not a single number, return None."""
+    """Apply the function's formula to a norm. Return None if the threshold is not a single number."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
 
 
 def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float | None) -> float | None:
-    """Return the coefficient that turned `before` into `after`. If no coefficient explains all elements, return None.
+    """Return the coefficient that turned `before` into `after`. Return None if no coefficient explains all elements.
 
-    Because of rounding, each element of `after` agrees with an interval of coefficients. From the intersection of all
-    intervals, return the number that is nearest to `formula`. If `formula` is None, return the middle of the
+    Because of rounding, each element of `after` agrees with an interval of coefficients. In the intersection of all
+    intervals, the result is the number nearest to `formula`. If `formula` is None, the result is the middle of the
     intersection.
     """
     pairs = list(zip(before, after, strict=True))

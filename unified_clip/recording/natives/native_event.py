@@ -23,10 +23,10 @@ class CallTensors(NamedTuple):
 
 
 class NativeEvent:
-    """The fields that a recording has for a call of a framework's clip function.
+    """The fields of a recorded call of a framework's clip function.
 
-    `norm` is the norm that the caller passed or the function returned. If there is no such norm, or if the recording
-    has the norm of each gradient, the recorder measures the exact norm. `coef` follows from the function's formula.
+    `norm` is the norm that the caller passed or the function returned. The recorder measures the exact norm if there is
+    no such norm, or if the recording has the norm of each gradient. `coef` follows from the function's formula.
     """
 
     in_graph = False

@@ -110,10 +110,8 @@ def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
 
 
 def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
-    """For each parameter, return (whether the parameter has weight decay, number of elements).
-
-    If there is no mask, return [].
-    """
+    """For each parameter, return (whether the parameter has weight decay, number of elements). Return [] without a
+    mask."""
     mask = arguments.get("mask", arguments.get("weight_decay_mask"))
     if mask is None or "weight_decay" not in arguments:
         return []

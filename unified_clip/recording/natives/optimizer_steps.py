@@ -39,8 +39,7 @@ class Losses:
         HOOKS.on_switch(self._waiting.clear, self._waiting.clear)
 
     def add(self, read: Callable[[], Any]) -> None:
-        """Add a loss. The value of the loss is read at the next optimizer step, so that a device has time to compute
-        the loss."""
+        """Add a loss. Its value is read at the next optimizer step, so that a device has time to compute the loss."""
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
 
@@ -72,8 +71,8 @@ class StepWatcher:
         self._is_cleared: Callable[[], bool] | None = None
         self._cleared: bool | None = None
         self.changed: int | None = None
-        """The number of gradients that unrecorded code changed since the last backward pass, or None if the number is
-        unknown."""
+        """The number of gradients that unrecorded code changed since the last backward pass. None means that the number
+        is unknown."""
         self._empty_clips = 0
 
     def before_backward(self) -> None:
@@ -141,7 +140,7 @@ def of_groups(values: Sequence[Any]) -> Any:
 def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
     """Return {"decayed": [number of elements with weight decay, number of all elements]}.
 
-    If all elements or no elements have weight decay, return {}.
+    Return {} if all elements or no elements have weight decay.
 
     parameters: (weight decay, number of elements) for each parameter that the optimizer changes.
     """
@@ -157,7 +156,7 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str 
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None if the conversion is impossible.
 
-    A tensor that is NaN becomes None, but a Python float that is NaN stays NaN.
+    NaN in a tensor becomes None, and NaN as a Python float stays NaN.
     """
     if isinstance(value, bool | int | float):
         return value

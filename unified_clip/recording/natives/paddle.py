@@ -1,4 +1,4 @@
-"""Record Paddle's own clipping, and in dynamic mode also backward passes, losses and steps of optimizers."""
+"""Record Paddle's own clipping. In dynamic mode, also record backward passes, losses and steps of optimizers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def install_unified_clip() -> None:
-    """Add hooks for unified_clip's Paddle classes in static programs. The classes need no hooks in dynamic mode."""
+    """Add hooks for unified_clip's Paddle classes in static programs. Classes in dynamic mode need no hooks."""
     from unified_clip.paddle import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue
 
     for kind in (GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue):
@@ -193,13 +193,13 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group. If the decays differ, return a list. If a decay is unknown, return None."""
+    """Return the weight decay of a group, or a list of different weight decays. Return None if a decay is unknown."""
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay of a parameter. If the decay is not an L2 decay, return None."""
+    """Return the weight decay of a parameter, or None for any decay other than an L2 decay."""
     if hasattr(optimizer, "_lamb_weight_decay"):
         excludes = optimizer._exclude_from_weight_decay_fn
         return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay
@@ -232,12 +232,12 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if `optimizer` is None because the optimizer was deleted."""
+    """Return True if all gradients are None or zero, or if the optimizer was deleted, so that `optimizer` is None."""
     tensors = [each for group in _groups(optimizer) for each in group["params"]] if optimizer else []
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)
 
 
 def _groups(optimizer: Any) -> list[Any]:
-    """Return the parameter groups of an optimizer. If there are no groups, all parameters form one group."""
+    """Return the parameter groups of an optimizer. Without groups, all parameters form one group."""
     parameters = list(optimizer._param_groups or [])
     return parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]

@@ -84,7 +84,7 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
-    """Record the loss of a gradient tape, if the loss is a single number.
+    """Record the loss of a gradient tape. A loss that is not a single number is not recorded.
 
     In a graph, return the operation that records the loss.
     """
@@ -96,10 +96,9 @@ def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any
 
 
 def _after(report: Any, gradients: Any) -> Any:
-    """Make the first gradient depend on the operation `report`, so that a graph runs the operation first.
+    """Make the first gradient depend on the operation `report`.
 
-    A LossScaleOptimizer writes variables in a `tf.cond`. Without the dependency, the graph might run this `tf.cond`
-    before `report`.
+    A graph then runs `report` before the `tf.cond` in which a LossScaleOptimizer writes variables.
     """
     flat = tf.nest.flatten(gradients)
     present = [index for index, gradient in enumerate(flat) if gradient is not None]
@@ -110,7 +109,8 @@ def _after(report: Any, gradients: Any) -> Any:
 
 
 def _describe_sources(sources: Any) -> list[GradientSource | None]:
-    """Return each variable with its name, and None for other sources. Equal names get their positions as suffixes."""
+    """Return each variable with its name, and None for other sources. If names are equal, their positions become
+    suffixes."""
     variables = tf.nest.flatten(sources)
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [
@@ -145,8 +145,8 @@ def _is_marked(tensor: Any) -> bool:
 def from_tape(tensor: Any) -> bool | None:
     """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    An argument of a graph might be a gradient. If the tensor depends on an argument, and the graph has no known
-    gradients, return None.
+    An argument of a graph might be a gradient. Return None if the tensor depends on an argument, and the graph has no
+    known gradients.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):
@@ -232,15 +232,15 @@ def report_call(
     """Record a call, and return `after`. In a graph, record the call each time the graph runs. In a graph for XLA,
     record nothing.
 
-    Some returned tensors depend on the recording operation, because a graph runs only operations that its results need.
-    The function adds as few operations as possible, because additional operations can change how TensorFlow optimizes
-    the graph.
+    A graph runs only operations that its results need, so some returned tensors depend on the recording operation. The
+    function adds as few operations as possible, because additional operations can change how TensorFlow optimizes the
+    graph.
 
     describe: A function that gets the values of `thresholds`, and returns the settings of the call.
-    weights, names: The values and names of the gradients' variables. If `names` is empty, use the known variables of
-        the gradients.
+    weights, names: The values and names of the gradients' variables. If `names` is empty, the known variables of the
+        gradients are used.
     is_gradient: A function that returns whether the tensors are gradients, or None if the answer is unknown.
-    norm: The norm that the function returned, or None if the function returned no norm.
+    norm: The norm that the function returned. None means that the function returned no norm.
     """
     needs = OBSERVER.needs()
     sources = [None if gradient is None else _source_of(gradient) for gradient in before]

@@ -20,8 +20,8 @@ from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
-"""PyTorch's clip functions. `clip_grad_norm_` calls the private `_clip_grads_with_norm_`. The public
-`clip_grads_with_norm_` has the same code as the private function."""
+"""PyTorch's clip functions. `clip_grad_norm_` calls the private `_clip_grads_with_norm_`, which has the same code as
+the public `clip_grads_with_norm_`."""
 
 
 WATCHER = StepWatcher()
@@ -58,7 +58,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured. During a capture, reading a number is an error."""
+    """Return whether a CUDA graph is being captured. During a capture, numbers cannot be read."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -165,7 +165,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return True if all gradients are None or zero, or if `optimizer` is None because the optimizer was deleted."""
+    """Return True if all gradients are None or zero, or if the optimizer was deleted, so that `optimizer` is None."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
     return all(gradient is None or not gradient.any() for gradient in gradients)

@@ -1,4 +1,4 @@
-"""Find the names of PyTorch's parameters. Also detect code that changes gradients, such as a clip by hand."""
+"""Find the names of PyTorch's parameters, and detect code that changes gradients, such as a clip by hand."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
 SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
 
 MOST_SEARCHES = 8
-"""After this number of searches without a new name, `ModelNames` stops searching. In a large program, a search takes
-long."""
+"""The number of searches without a new name after which `ModelNames` stops searching. In a large program, a search
+takes long."""
 
 
 class ModelNames:
@@ -87,8 +87,7 @@ class ModelNames:
         return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Find the names of new parameters. If several models contain a parameter, its name comes from the smallest
-        model."""
+        """Find the names of new parameters. The smallest model that contains a parameter gives its name."""
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
         objects = [each for each in objects if type(each) in kinds]
@@ -117,8 +116,7 @@ def _trained_by(optimizer: Any) -> Iterator[Any]:
 
 
 def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """Return `read(owner)` as a list, or [] after an error. An object that is not completely initialized can cause an
-    error."""
+    """Return `read(owner)` as a list. Return [] after an error, which an incompletely initialized object can cause."""
     try:
         return list(read(owner))
     except Exception:  # its parameters then have positions as names

@@ -19,8 +19,8 @@ class ShardedNorm:
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a wrapper of `clip_grad_norm_`.
 
-        For sharded gradients, the wrapper clips by the combined norm. Like PyTorch's function, the wrapper returns the
-        norm of this rank's shards.
+        For sharded gradients, the wrapper clips by the combined norm. Like PyTorch's function, it returns the norm of
+        this rank's shards.
         """
 
         @functools.wraps(function)
@@ -50,10 +50,8 @@ class ShardedNorm:
         return total_norm
 
     def value_of(self, norm: Any) -> Any:
-        """Return the value of a norm as a plain tensor.
-
-        If `norm` is the result of the last clip, return the combined norm of all ranks.
-        """
+        """Return the value of a norm as a plain tensor. For the result of the last clip, return the combined norm of
+        all ranks."""
         norms = getattr(self._thread, "norms", None)
         if norms is None or norm is not norms[0]:
             return norm

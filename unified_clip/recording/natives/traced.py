@@ -16,8 +16,7 @@ from .native_call import NativeCall, ObservedTensors
 
 @dataclass
 class TracedStep:
-    """An optimizer step in a graph. `before` counts the clips that JAX traced before the step, and `after` counts the
-    clips after the step."""
+    """An optimizer step in a graph. `before` and `after` count the clips that JAX traced before and after the step."""
 
     before: int
     after: int = 0
@@ -25,7 +24,7 @@ class TracedStep:
 
 
 class TracedOrder:
-    """The order in which JAX traces clips and optimizer steps. Reports from the compiled graph can arrive in another
+    """The order in which JAX traces clips and optimizer steps. The reports of a compiled graph can have another
     order."""
 
     def __init__(self) -> None:

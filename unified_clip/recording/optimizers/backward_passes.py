@@ -13,7 +13,7 @@ from ..recorded_run import OptimizerStep, RecordedRun
 def compare_clearing(
     a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run clears its gradients. New gradients in each step count as cleared."""
+    """Yield a difference if only one run clears its gradients."""
     cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)
@@ -39,8 +39,7 @@ def compare_accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[
 def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
     """Return whether a run clears its gradients before a step, or None if the answer is unknown.
 
-    If a framework returns new gradients from each backward pass, `backward_calls` is None. New gradients count as
-    cleared.
+    New gradients from each backward pass count as cleared. For such a framework, `backward_calls` is None.
     """
     is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
     return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared

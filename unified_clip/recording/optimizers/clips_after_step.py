@@ -23,7 +23,7 @@ def is_late(run: RecordedRun) -> bool:
 
 
 def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Return the difference of two runs with recorded optimizer steps if only one run clips after its steps."""
+    """Return the difference if only one of two runs clips after its recorded optimizer steps."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) == is_late(b):
         return None
     late, early = (a, b) if is_late(a) else (b, a)
@@ -33,7 +33,7 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 
 
 def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the weights show that one run makes its clip call after the optimizer step."""
+    """Return a cause if the weights show that one run clips after the optimizer step."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -81,7 +81,7 @@ def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> 
     """Return whether the weights fit SGD with clipped gradients in one run, and with unclipped gradients in the other
     run.
 
-    moves: Four numbers for each weight. The first three numbers are norms of the weight before the step, after the
+    moves: Four numbers for each weight. The first three numbers are norms of the weight: before the step, after the
         unclipped step, and after the clipped step. The last number is the squared norm of the gradient.
     """
     # Then w^2 changes by -2*lr*wg + lr^2*g^2, and by -2*lr*c*wg + lr^2*c^2*g^2. The second change minus c times the

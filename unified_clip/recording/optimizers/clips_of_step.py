@@ -22,7 +22,7 @@ def is_empty(call: RecordedCall) -> bool:
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
     """Return the run with only the calls that `kept` selects.
 
-    If an empty call is removed, the next optimizer step counts the call in `empty_clips`.
+    Each removed empty call is counted in `empty_clips` of the next optimizer step.
     """
     if all(kept):
         return run
@@ -114,8 +114,9 @@ def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
 
 
 def _has_positions(call: RecordedCall) -> bool:
-    """Return whether a call has a position such as "0" in place of a gradient's name. In recordings of `verify`, words
-    can follow the position.
+    """Return whether a call has a position such as "0" in place of a gradient's name.
+
+    In recordings of `verify`, words can follow the position.
     """
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 

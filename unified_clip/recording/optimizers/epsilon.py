@@ -12,7 +12,7 @@ from ..recorded_run import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
-"""Two settings are equal if their relative difference is at most EQUAL. Some frameworks store settings as float32."""
+"""The largest relative difference of equal settings. Some frameworks store settings as float32."""
 
 Place = Literal[
     "after the bias correction", "before the bias correction", "inside the root", "outside the root",
@@ -71,8 +71,8 @@ def place_of(step: OptimizerStep) -> Place | None:
 def after_correction(step: OptimizerStep) -> Setting | None:
     """Convert a step's epsilon to the equivalent epsilon after the bias correction.
 
-    Return None if the converted epsilon does not exist or is unknown. The first recorded step must be the optimizer's
-    first step.
+    Return None if there is no such epsilon, or if it is unknown. The first recorded step must be the optimizer's first
+    step.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
@@ -91,9 +91,9 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add epsilon at different places.
 
-    Return None if both epsilons have the same effect, or if an epsilon was not recorded. Otherwise, return (left value,
-    right value, cause). The values are the results of `after_correction`. If a result of `after_correction` is None,
-    both values are names of places, such as "inside the root".
+    Return (left value, right value, cause). The values are the results of `after_correction`. If a result is None, both
+    values are names of places, such as "inside the root".
+    Return None if both epsilons have the same effect, or if an epsilon was not recorded.
     """
     epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
     if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
@@ -118,8 +118,9 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """Return whether two settings are close. A tuple has one number for each parameter group. Repeated numbers and the
-    order of the groups are ignored.
+    """Return whether two settings are close. A tuple has one number for each parameter group.
+
+    Repeated numbers and the order of the groups are ignored.
     """
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
@@ -147,7 +148,7 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
     """Advise which eps of `late` has the same effect as the eps of `early`.
 
-    The numbers are not shortened: 0.999 as float32 is another number in float64.
+    The numbers are printed with all digits, because 0.999 as float32 is another number in float64.
     """
     eps = early.settings["eps"]
     own = "(eps of the group)" if isinstance(eps, tuple) else repr(eps)

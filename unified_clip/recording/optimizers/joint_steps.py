@@ -1,4 +1,4 @@
-"""If one run has several optimizers and the other run has one optimizer, join the steps of each training iteration."""
+"""Join the steps of each training iteration, if only one of two runs has several optimizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .step_alignment import Iteration, clipped_size, is_clipped_first, iteration
 
 
 def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Join the optimizer steps of each training iteration into one step. If all steps can be paired, return the runs
+    """Join the optimizer steps of each training iteration into one step. Runs whose steps can all be paired stay
     unchanged."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b

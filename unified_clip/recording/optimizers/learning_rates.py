@@ -11,7 +11,7 @@ from ..recorded_run import RecordedRun
 from .settings import TINY, same_setting
 
 FASTEST = 64
-"""`pace_text` does not find schedules that are more than FASTEST times as fast."""
+"""The largest factor between the speeds of two schedules that `pace_text` finds."""
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:

@@ -90,7 +90,7 @@ def same_setting(
 ) -> bool:
     """Return whether two settings are equal, up to a relative `tolerance` or an absolute `rounding`.
 
-    Unless `is_ordered` is True, the order of the parameter groups is ignored.
+    The order of the parameter groups matters only if `is_ordered` is True.
     """
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]

@@ -25,8 +25,7 @@ SAME = 1e-3
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Number the steps by training iteration. Remove iterations in which one run makes a step and the other run makes
-    no step.
+    """Number the steps by training iteration. Remove iterations in which only one run makes a step.
 
     Return (a, b, differences). Each run that skips steps causes one difference.
     """
@@ -126,9 +125,9 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """If `run` might use optax.apply_if_finite, return the skips of `run`, else {}.
+    """Return the skips of `run` if it might use optax.apply_if_finite. Otherwise, return {}.
 
-    If the gradients are not finite, optax.apply_if_finite makes no clip call and no step.
+    For gradients that are not finite, optax.apply_if_finite makes no clip call and no step.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
@@ -141,9 +140,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Remove the clip calls of iterations that both runs skip. Only the first run has these calls.
+    """Remove the clip calls of iterations that both runs skip, if only the first run has these calls.
 
-    For example, the second run clips inside optax.apply_if_finite, which does not clip if gradients are not finite.
+    For example, the second run clips inside optax.apply_if_finite, which does not clip gradients that are not finite.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))
@@ -174,7 +173,7 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before the step)."""
+    """Yield (step, number of skipped iterations before the step), computed from the number of backward passes."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

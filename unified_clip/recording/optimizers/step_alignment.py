@@ -1,5 +1,4 @@
-"""Pair the optimizer steps of each training iteration, because two runs can step their optimizers in different
-orders."""
+"""Pair the optimizer steps of each training iteration. Two runs can step their optimizers in different orders."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
 
 
 def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
-    """Yield the iterations of a run. If no backward passes were recorded, each iteration has `size` optimizer steps."""
+    """Yield the iterations of a run. Without recorded backward passes, each iteration has `size` optimizer steps."""
     steps = run.optimizer_steps
     numbers = [step.step for step in steps]
     if not numbers or numbers != list(range(1, len(numbers) + 1)):
@@ -74,9 +73,9 @@ def _order_of_calls(
 ) -> Order | None:
     """Return the indices in `right` of the calls that match the calls in `left`.
 
-    If a call has no match, or if two calls of one run have a gradient in common, return None.
+    Return None if a call has no match, or if two calls of one run share a gradient.
 
-    known: The result for an earlier iteration, which applies if names, shapes and norms fit several calls.
+    known: The result for an earlier iteration. It applies if names, shapes and norms fit several calls.
     """
     for calls in (left, right):
         gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
@@ -117,10 +116,8 @@ def _is_direct(iteration: Iteration) -> bool:
 
 
 def _owners(iteration: Iteration) -> list[int]:
-    """For each clip call, return the position of the step that uses the clipped gradients.
-
-    If a position is unknown, return [].
-    """
+    """For each clip call, return the position of the step that uses the clipped gradients. Return [] if a position is
+    unknown."""
     steps, lines = iteration
     if _is_direct(iteration):
         return [line.step - steps[0].step for line in lines]
@@ -144,8 +141,7 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Count the elements of all clipped gradients in an iteration. If the number of elements is unknown, count the
-    gradients."""
+    """Count the elements of all clipped gradients in an iteration. If this number is unknown, count the gradients."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))
@@ -155,7 +151,7 @@ def clipped_size(iteration: Iteration) -> float:
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     """Return the number of optimizer steps in each training iteration, for both runs.
 
-    Without recorded backward passes, choose sizes that divide both runs into the same number of iterations.
+    Without recorded backward passes, both runs are divided into the same number of iterations.
     """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]

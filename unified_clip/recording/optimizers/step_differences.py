@@ -18,8 +18,7 @@ def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepD
     """Compare the optimizer steps of two runs. For each kind of cause and each setting, return only the first
     difference.
 
-    If one run uses each learning rate one step later, return this shift instead of the differences between learning
-    rates.
+    If one run uses each learning rate one step later, return only this shift instead of the different learning rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if late := late_clips(a, b):

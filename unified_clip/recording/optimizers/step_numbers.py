@@ -24,7 +24,7 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
-    """If a recording contains only the first optimizer steps of a run, remove these steps. This happens with
+    """Remove the optimizer steps of a recording that contains only the first steps. This happens with
     `torch.compile`."""
     ends = [0, *(step.calls for step in run.optimizer_steps)]
     most = max((later - end for end, later in itertools.pairwise(ends)), default=0)
@@ -48,7 +48,7 @@ def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
 def _numbered(run: RecordedRun) -> RecordedRun:
     """Number the steps from 1. Each call gets the number of the next step.
 
-    If the run clips late, each call gets the number of the previous step.
+    In a run that clips late, each call gets the number of the previous step.
     """
     offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):

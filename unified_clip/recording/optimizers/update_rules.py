@@ -1,5 +1,4 @@
-"""Compare how two optimizers apply weight decay and momentum, and how the optimizers treat repeated rows of
-gradients."""
+"""Compare how two optimizers apply weight decay and momentum, and how they treat repeated rows of gradients."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 """Matches the name of a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Names of Keras' optimizers, in lower case. The updates of these optimizers depend only on the sum of the repeated
-rows of a gradient."""
+"""Names of Keras' optimizers, in lower case. They sum the repeated rows of a gradient before the update."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
 """Names of PyTorch's and Paddle's optimizers, in lower case. These optimizers add weight decay to the gradients."""
@@ -29,10 +27,10 @@ CLAUSES: Mapping[bool | None, str] = {
 
 
 def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class. AdamW is treated as Adam.
+    """Return whether two optimizers have the same class. AdamW counts as Adam.
 
-    A user's class is treated as a framework's class if its name contains the name of the framework's class. For
-    example, MyAdam is treated as Adam, but MyNAdam is not.
+    A user's class counts as a framework's class if its name contains the class's name. For example, MyAdam counts as
+    Adam, but MyNAdam does not.
     """
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
@@ -88,8 +86,9 @@ def _undecayed(step: OptimizerStep) -> Sequence[str]:
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return a cause if the optimizers treat repeated rows of a sparse gradient differently: one optimizer squares each
-    row, and the other optimizer squares the sum of the rows.
+    """Return a cause if the optimizers treat repeated rows of a sparse gradient differently.
+
+    One optimizer squares each row, and the other optimizer squares the sum of the rows.
     """
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
@@ -106,7 +105,7 @@ def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, C
 
 
 def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """If exactly one optimizer is Keras' SGD with momentum, return (left rule, right rule, cause).
+    """Return (left rule, right rule, cause) if exactly one optimizer is Keras' SGD with momentum.
 
     Keras' SGD multiplies each gradient by the current learning rate, and adds the product to the momentum. Every other
     SGD multiplies the momentum by the current learning rate.

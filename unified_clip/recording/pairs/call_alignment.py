@@ -14,7 +14,7 @@ from ..rounding import PRODUCT, same
 from .pairing import Names, calls_by_step, sorted_shape
 
 MIN_SHARE = 0.5
-"""The smallest fraction of common gradients at which a call of one run is paired with a call of the other run."""
+"""The smallest fraction of common gradients at which two calls are paired."""
 
 Likeness = Sequence[Sequence[float | None]]
 """A matrix of similarities: a row for each call of one run, and a column for each call of the other run.
@@ -37,8 +37,8 @@ class MissingCalls(NamedTuple):
 
 
 def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
-    """Sort the clip calls of each step so that both calls of a pair have the same position. Calls without a partner
-    come last."""
+    """Sort the clip calls of each step so that both calls of a pair have the same position. Unpaired calls come
+    last."""
     by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
     for step in sorted(by_step[0].keys() & by_step[1].keys()):
@@ -81,8 +81,8 @@ def partners_of(
 ) -> tuple[Sequence[int] | None, bool]:
     """For each call in `a`, return the index of its partner in `b`. Also return whether the order of the calls matters.
 
-    If a call has no partner, return None in place of the indices. The order matters if two calls of a run might clip
-    the same gradients.
+    If a call has no partner, the indices are replaced by None. The order matters if two calls of a run might clip the
+    same gradients.
     """
     likeness = [[_likeness(call, other, names) for other in b] for call in a]
     is_ordered = any(map(_share_gradients, (a, b)))

@@ -14,8 +14,7 @@ from ..rounding import is_near, single
 
 
 class JoinedParameter(Parameter):
-    """Several parameters of one run that correspond to one parameter of the other run. The norm is their combined
-    norm."""
+    """Several parameters of one run that correspond to one parameter of the other run, with their combined norm."""
 
     parts: tuple[Parameter, ...]
 
@@ -36,7 +35,7 @@ def packed(
 
 
 def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
-    """Pair each parameter that is not in `names` with one or more parameters of the other call, or return []."""
+    """Pair each parameter outside `names` with one or more parameters of the other call, or return []."""
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b):
@@ -59,7 +58,7 @@ def _single_to_many(
 ) -> list[tuple[list[str], list[str]]]:
     """Split both lists of names into blocks with equal numbers of elements.
 
-    If a block has several names of both calls, return [].
+    Return [] if a block has several names of both calls.
     """
     sizes = [[call.parameters[name].elements for name in names] for call, names in ((a, names_a), (b, names_b))]
     blocks = [([names_a[i] for i in left], [names_b[i] for i in right]) for left, right in _blocks(*sizes)]
@@ -67,7 +66,7 @@ def _single_to_many(
 
 
 def elements(call: RecordedCall) -> float:
-    """Count the elements of a call's gradients. If the number is unknown, return NaN."""
+    """Count the elements of a call's gradients. Return NaN if the number is unknown."""
     sizes = [each.elements for each in call.parameters.values()]
     return math.nan if None in sizes or not sizes else float(sum(size or 0 for size in sizes))
 
@@ -165,8 +164,10 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Return both calls and the names. TensorFlow clips a sparse gradient by the norm of its stored rows. If the other
-    run also clips by this norm, the norm replaces the exact norm.
+    """Return both calls and the names. The norm of the stored rows replaces the exact norm of a sparse gradient if both
+    runs clip by this norm.
+
+    TensorFlow clips a sparse gradient by the norm of its stored rows.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names

@@ -36,8 +36,7 @@ def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
 
 @dataclass(frozen=True)
 class CallPair:
-    """A clip call of run a, and the matching clip call of run b. Both calls have the same step, and the same position
-    in the step."""
+    """A clip call of run a, and the matching clip call of run b. Both calls have the same position in the same step."""
 
     a: RecordedCall
     b: RecordedCall
@@ -57,8 +56,9 @@ class CallPair:
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the first pair of calls with different steps.
 
-    names: Maps names in `a` to names in `b`. `match_parameters` pairs the parameters that are not in `names`.
-    rate: The learning rate of all steps. If `rate` is None, use the recorded learning rates, or 0.
+    names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
+    rate: The learning rate of all steps. If `rate` is None, the recorded learning rates are used, or 0 without a
+        record.
     """
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
@@ -76,11 +76,10 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
-"""If an optimizer's name contains one of these texts, its steps do not depend on the size of the gradient."""
+"""Texts in names of optimizers whose steps do not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""If an optimizer's name contains one of these texts, its steps are proportional to the gradient. ADAPTIVE is searched
-first."""
+"""Texts in names of optimizers whose steps are proportional to the gradient. ADAPTIVE is searched first."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
@@ -179,9 +178,9 @@ def match_parameters(
 ) -> Names:
     """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
 
-    Pair parameters by `names` first, and then by equal names. If the calls have no common names, pair parameters with
-    equal shapes in the order of the calls. Positions such as "0" are not names. Shapes are compared without the order
-    of their axes.
+    Parameters are paired by `names` first, and then by equal names. If the calls have no common names, parameters with
+    equal shapes are paired in the order of the calls. Positions such as "0" are not names. Shapes are compared without
+    the order of their axes.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}
@@ -197,14 +196,14 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the lengths of a shape as sorted strings, so that a weight and its transpose have the same result."""
+    """Return the lengths of a shape as sorted strings. A weight and its transpose have the same result."""
     return tuple(sorted(map(str, shape)))
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
     """Return `names` as a mapping from run a to run b.
 
-    If a name is unknown, or if the keys belong to different runs, return None.
+    Return None if a name is unknown, or if the keys belong to different runs.
     """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
@@ -239,7 +238,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """If one run clips in a loop, and the other run clips all gradients in one call, merge the calls of the loop."""
+    """If only one run clips in a loop, merge the calls of the loop."""
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():
@@ -281,7 +280,7 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _are_loops_over_other_parameters(a: list[RecordedCall], b: list[RecordedCall]) -> bool:
-    """Return whether both runs clip in loops, and each run has named parameters that the other run lacks."""
+    """Return whether both runs clip in loops, and each run has its own named parameters."""
     names = [{name for line in lines for name in line.parameters} for lines in (a, b)]
     are_other = names[0] - names[1] and names[1] - names[0] and not any(map(str.isdecimal, names[0] | names[1]))
     return bool(are_other) and all(1 < len(lines) == count_mergeable(lines) for lines in (a, b)) and len(a) != len(b)
@@ -303,8 +302,8 @@ def _is_single(line: RecordedCall) -> bool:
 
 
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
-    """Count how many calls at the start of the list can be merged. Each call must clip one gradient, with the same
-    settings as the first call."""
+    """Count the calls at the start of the list that can be merged: each call clips one gradient, with the settings of
+    the first call."""
     names: set[str] = set()
     for count, line in enumerate(lines):
         named = {name for name in line.parameters if not name.isdecimal()}
@@ -347,9 +346,9 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
 def orders_of(pair: CallPair) -> dict[str, str]:
     """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
 
-    A result is "same", "transposed", "reshaped", "rearranged" or "other". The result "rearranged" means that the
-    weights have the same elements in a different order. The result "other" means that no relation was found. The dict
-    contains only weights that have fingerprints. In both runs, the weight must have the same lengths of axes.
+    A result is "same", "transposed", "reshaped", "rearranged" or "other". For "rearranged", the weights have the same
+    elements in another order. For "other", no relation was found. The dict contains only weights that have
+    fingerprints, and the same lengths of axes in both runs.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():

@@ -73,7 +73,7 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group items by step. If there are more than MOST_COLUMNS steps, put several neighbouring steps into one group."""
+    """Group items by step. Neighbouring steps share a group if there are more than MOST_COLUMNS steps."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

@@ -45,14 +45,14 @@ class ReportedDivergence(ReportModel):
     """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The parameter's name in run a, or the name of an optimizer's setting. For divergences without a name, the field
-    is null."""
+    """The parameter's name in run a, or the name of an optimizer's setting. The field is null for a divergence without
+    a name."""
 
     a: Value
     b: Value
     ulps: Real | None
     relative: Real | None
-    """The relative distance between the two values. Without two known numbers, the field is null."""
+    """The relative distance between the two values. The field is null without two known numbers."""
 
     ulps_at_its_size: Real | None
     """The distance, measured in ULP of a larger number such as the total norm. Rounding of the larger number can cause
@@ -65,8 +65,7 @@ class ReportedDivergence(ReportModel):
     """A sentence that describes the divergence."""
 
     why: list[str]
-    """Sentences about the causes of the divergence. If no cause is known, a sentence reports that the cause is
-    unknown."""
+    """Sentences about the causes of the divergence. If no cause is known, the sentence is about the unknown cause."""
 
 
 class Run(ReportModel):
@@ -77,8 +76,8 @@ class Run(ReportModel):
     started: str
     unified_clip: str
     command: list[str]
-    """The command line of the first process, without the Python executable. The list is empty if the file is not from
-    `unified-clip record`."""
+    """The command line of the first process, without the Python executable. The list is empty unless `unified-clip
+    record` wrote the file."""
 
     processes: int
     ranks: int | None
@@ -86,8 +85,7 @@ class Run(ReportModel):
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of calls of each function in the first process. If the calls of a loop were merged, the loop is one
-    call."""
+    """The number of calls of each function in the first process. Merged calls of a loop count as one call."""
 
     optimizers: list[str]
     steps: int

@@ -39,7 +39,7 @@ def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
 
 
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:
-    """Return the first step at which different eps have an effect, or None if there is no such step."""
+    """Return the first step at which different eps have an effect, or None."""
     causes = comparison.divergences.items()
     kind = "another eps of the clip"
     steps = [divergence.step for divergence, each in causes if any(cause.kind == kind for cause in each)]
@@ -49,7 +49,7 @@ def step_of_other_eps(comparison: RecordingComparison) -> int | None:
 
 
 def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
-    """Return the clip rules at a step. If several calls clip one gradient each, the rule is "each"."""
+    """Return the clip rules at a step. Several calls that clip one gradient each have the rule "each"."""
     lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
     is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
     return {"each" if is_loop or line.rule == "each" else "global" for line in lines}

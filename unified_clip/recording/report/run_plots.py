@@ -13,7 +13,8 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""If a plot has more points than this number, clipped steps are marked only below the curve."""
+"""The largest number of points in a plot that marks clipped steps on the curve. With more points, the marks are below
+the curve."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
@@ -25,7 +26,7 @@ NAMES = ("A", "B")
 CLASSES = ("run-a", "run-b")
 
 LOGARITHMIC = 50
-"""If the positive numbers differ by more than this factor, the y axis is logarithmic."""
+"""The factor between positive numbers above which the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
 """The smallest relative distance in plots."""

@@ -95,9 +95,8 @@ def describe(comparison: RecordingComparison) -> list[str]:
 
 
 def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
-    """Yield the sentences about each divergence. The first sentence about a cause explains the cause. Later sentences
-    contain only its name.
-    """
+    """Yield the sentences about each divergence. Only the first sentence about a cause explains the cause. Later
+    sentences contain its name."""
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):

@@ -61,7 +61,7 @@ RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "scaled gradients": "a factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""A comparison also tests these causes if both recordings have norms of parameters."""
+"""Comparisons test these causes, too, if both recordings have norms of parameters."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -71,7 +71,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "several clips before a step": "several clips before a step",
     "clipping after the step": "clipping after the step",
 }
-"""If both recordings have optimizer steps, these causes are also tested."""
+"""Comparisons test these causes, too, if both recordings have optimizer steps."""
 
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
@@ -92,9 +92,7 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
-    """If the runs clip different numbers of elements at the first step, and no cause is known, return a sentence with
-    both numbers.
-    """
+    """Return a sentence if the runs clip different numbers of elements at the first step, and no cause is known."""
     step = comparison.pairs[0].a.step if comparison.pairs else None
     calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
     sizes = [sum(map(elements, each)) for each in calls]
@@ -215,7 +213,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    """Return the causes that are still possible, according to the recorded numbers up to `step`."""
+    """Return the causes that are possible according to the recorded numbers up to `step`."""
     steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
     clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
     has_steps = all(run.optimizer_steps for run in comparison.runs)

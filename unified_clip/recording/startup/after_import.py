@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 class AfterImport(MetaPathFinder):
-    """An import hook that runs an action after a module was imported. The modules must not be imported yet."""
+    """An import hook that runs an action after the import of a module. The modules must not be imported yet."""
 
     def __init__(self, actions: Mapping[str, Callable[[], None]]) -> None:
         self._actions = dict(actions)
@@ -23,7 +23,8 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return an import spec that runs the module's action after the import, or None if the module has no action."""
+        """Return an import spec that runs the module's action after the import. Return None for a module without an
+        action."""
         if fullname not in self._actions or fullname in self._finding:
             return None
         self._finding.add(fullname)
