@@ -53,7 +53,7 @@ CALLS = {
     ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
     ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
 }
-"""Maps (package, rule) to the family and the call of a framework's function."""
+"""Maps (package, rule) to the family of a framework's function, and to a call of this function."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 
@@ -61,7 +61,7 @@ ARGUMENT_FORMATS = {
     "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
     "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
-"""Maps a package to a format. In Python, the package has arguments with the same names as the format's keys."""
+"""Maps a package to the format whose keys have the same names as the package's arguments in Python."""
 
 REMOVE = (
     "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
@@ -126,11 +126,12 @@ class Advisor:
         return self.advice_by_code(use)
 
     def settings(self, use: ClipUse) -> str:
-        """Return the keys or arguments that make a trainer clip like the configuration, or return advice."""
+        """Return the keys or arguments that make a trainer clip like the configuration. Without such keys, return
+        advice."""
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
-        """Return the edit if a trainer's file, not the script, sets the clip."""
+        """Return the edit if the clip is set in a trainer's file and not in the script."""
         name = ARGUMENT_FORMATS[use.package]
         text = self._exported(name, None)
         if not text:
@@ -140,7 +141,7 @@ class Advisor:
         return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
 
     def switch_off(self, use: ClipUse) -> str:
-        """Return the keys or arguments that switch off a trainer's own clip, or advice if there are none."""
+        """Return the keys or arguments that switch off a trainer's own clip. Without such keys, return advice."""
         if use.is_set_outside:
             return SWITCH_OFF_OUTSIDE
         name = use.format or ARGUMENT_FORMATS.get(use.package, "")
@@ -161,7 +162,7 @@ class Advisor:
         return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
     def advice_by_code(self, use: ClipUse) -> str:
-        """Return advice to clip by the configuration itself. If the package is unknown, return advice to change the
+        """Return advice to clip by the configuration itself. For an unknown package, return advice to change the
         clip."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
@@ -193,7 +194,7 @@ class Advisor:
     def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
         """Return the settings of a new entry in check.ignore, and advice about the entry.
 
-        The advice has no first word: the caller adds "If".
+        The advice has no first word, because the caller adds "If".
         """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
@@ -228,7 +229,6 @@ class Advisor:
         return f"Or {advice[0].lower()}{advice[1:]}"
 
     def _settings_edit(self, use: ClipUse) -> str:
-        """Return the keys to set in a trainer's file."""
         if keys := self._keys(use):
             if self._is_same(use, keys):
                 return keys.text
@@ -243,7 +243,7 @@ class Advisor:
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys that make a trainer's file clip like the configuration, or '' if the keys are unknown."""
+        """Return the keys that make a trainer's file clip like the configuration, or '' for unknown keys."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""
@@ -282,8 +282,8 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold. Return '' if `settings` differ from the configuration in
-        more than the family and the eps."""
+        """Return `call` with the configuration's threshold. The result is '' if `settings` differ in more than family
+        and eps."""
         difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""

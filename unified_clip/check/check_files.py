@@ -137,7 +137,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> FoundClips:
     """Return the clips and the notes of all files.
 
-    If a file cannot be parsed, but its text names a clip, return a clip of unknown effect.
+    A file that names a clip but cannot be parsed has one clip of unknown effect.
     """
     file_uses = FoundClips()
     sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
@@ -231,7 +231,7 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 def _with_any_nonfinite(
     uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
-    """Yield the clips. In files that `check.nonfinite` lists, the key `nonfinite` can have any value."""
+    """Yield the clips. In files of `check.nonfinite`, any value of `nonfinite` is accepted."""
     for use in uses:
         if not patterns.matches_use(rules.nonfinite, use, root):
             yield use
@@ -247,8 +247,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: FoundClips, rules: CheckRules, root: Path) -> None:
-    """Keep a clip only once if it occurs several times because of inheritance. Also set the fields `files`, `bases` and
-    `repeats`."""
+    """Keep each inherited clip only once. Also set the fields `files`, `bases` and `repeats`."""
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
@@ -276,8 +275,7 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return (path, line, effect, index of the entry of `check.ignore`). If two tuples are equal, the clips are the
-    same."""
+    """Return (path, line, effect, index of the entry of `check.ignore`). Equal tuples stand for the same clip."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     file = os.path.realpath(use.path)  # resolve() fails for a link to itself
     return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
@@ -286,8 +284,7 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
     """If a file uses Trainer, replace clips in Accelerate's configuration files by notes.
 
-    A clip is replaced if Accelerate's file has no threshold, or the threshold "auto". TrainingArguments then sets the
-    threshold.
+    Only clips without a threshold, or with the threshold "auto", are replaced. TrainingArguments sets their threshold.
     """
     trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
     for use in [each for each in file_uses.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
@@ -301,7 +298,7 @@ def _leave_to_trainer(file_uses: FoundClips, root: Path) -> None:
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    """Return words for the place that sets the threshold, such as "as args.json:1 sets it"."""
+    """Return a phrase for the place that sets the threshold, such as "as args.json:1 sets it"."""
 
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)

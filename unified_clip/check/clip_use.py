@@ -38,7 +38,7 @@ class NamedValue(NamedTuple):
 class ClipUse:
     """A clip in a file, or a note that another file sets the clip.
 
-    Exactly one of three fields is set: `config`, `why_unknown` or `set_elsewhere`.
+    Exactly one of the fields `config`, `why_unknown` and `set_elsewhere` is set.
     """
 
     path: Path
@@ -48,11 +48,11 @@ class ClipUse:
     """The clip in words: a function, an argument, or a trainer with its key."""
 
     config: ClipConfig | None = None
-    """The clip configuration with the same effect as the clip, or None if the effect is unknown."""
+    """The clip configuration with the same effect as the clip. None means that the effect is unknown."""
 
     why_unknown: str = ""
     rule: ClipConfig | None = None
-    """If the threshold is unknown: the other settings of the clip. The threshold of `rule` has no meaning."""
+    """The other settings of a clip whose threshold is unknown. The threshold of `rule` has no meaning."""
 
     rejected: str = ""
     """The reason why a trainer rejects the threshold. For example, DeepSpeed's settings have a different threshold."""
@@ -65,7 +65,7 @@ class ClipUse:
     """The values of all clip keys in the file. The tuple is empty if a known trainer reads the clip key."""
 
     read: Path | None = None
-    """The trainer's configuration file. If this file inherits the clip, `path` is the base file."""
+    """The trainer's configuration file. For an inherited clip, `path` is the base file instead."""
 
     bases: tuple[Path, ...] = ()
     by_default: bool = False
@@ -90,11 +90,11 @@ class ClipUse:
 
     format: str = ""
     document: Document | None = None
-    """The parsed configuration of a trainer, or None if a base file has an error."""
+    """The parsed configuration of a trainer. None means that a base file has an error."""
 
     version: Version | None = None
     engine: str = ""
-    """The training engine, such as "DeepSpeed", if the engine changes how Python code can clip."""
+    """The training engine, such as "DeepSpeed", that restricts how Python code can clip."""
 
     package: str = ""
     """The package of a clip in Python source: "torch" for torch.nn.utils.clip_grad_norm_."""
@@ -133,7 +133,7 @@ class FoundClips:
     sources: int = 0
     bases: set[Path] = field(default_factory=set)
     repeats: set[str] = field(default_factory=set)
-    """Paths of files that inherit the same clip as a file in `uses`. The list `uses` has no clip for these paths."""
+    """Paths of files that inherit the same clip as a file in `uses`. `uses` contains this clip only once."""
 
     files: set[str] = field(default_factory=set)
     """All trainers' configurations with a known clip, including base files."""

@@ -36,19 +36,19 @@ IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
-"""Matches the name of a variable that `for`, `read` or an assignment sets. `--clip=` and `clip=$clip` do not match."""
+"""Matches the name of a variable that `for`, `read` or an assignment sets. Options such as `--clip=` do not match."""
 
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
-"""Matches an option that the same command repeats later. The command uses the last value of the option."""
+"""Matches an option that the same command repeats later. The last value of the option counts."""
 
 COMMAND_TRAINERS = {
     "swift": ("hf", "max_grad_norm"),
     "trl": ("hf", "max_grad_norm"),
     "megatron": ("megatron", "clip_grad"),  # of ms-swift
 }
-"""For each program: the format with its rule and its default threshold, and the option of the threshold."""
+"""For each program: its format with the rule and the default threshold, and the option of the threshold."""
 
 COMMAND = re.compile(
     rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
@@ -83,7 +83,7 @@ class CommandLineSetting(NamedTuple):
     """The name of an option without "--", or the path of a key."""
 
     value: Any
-    """The value: a float for a number, None for null or no value, and text for any other value."""
+    """The value: a float for a number, None for null or a missing value, and otherwise text."""
 
     is_override: bool
     is_variable: bool = False
@@ -163,7 +163,7 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield (path of keys, text) for each string, and for each list of strings.
 
-    The text of a Kubernetes variable such as {name: A, value: "1"} is A=1.
+    A Kubernetes variable such as {name: A, value: "1"} has the text A=1.
     """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
@@ -191,8 +191,10 @@ def _document(setting: CommandLineSetting, value: Any) -> Document:
 
 
 def settings(text: str) -> Iterator[CommandLineSetting]:
-    """Yield each option and override, in the order of lines. Replace `$NAME` by the number of NAME if the text has
-    exactly one assignment to NAME."""
+    """Yield each option and override, in the order of lines.
+
+    If the text assigns a number to NAME exactly once, the number replaces `$NAME`.
+    """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))
     constants = {
@@ -222,7 +224,7 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
 
 
 def use(path: Path, setting: CommandLineSetting, trainer: Format | None = None) -> ClipUse:
-    """Return the clip of a setting. The effect is unknown if no trainer or several trainers read the setting.
+    """Return the clip of a setting. The effect is known only if exactly one trainer reads the setting.
 
     trainer: The trainer that the command of the setting starts.
     """

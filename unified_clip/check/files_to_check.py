@@ -23,11 +23,10 @@ from .trainer_files import SOURCES, names_clip
 SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)
 
 MAX_BYTES = 1 << 20
-"""The largest size of a file that is parsed. In a larger file, the check searches the text for names of clips, and
-parses nothing."""
+"""The largest size of a file that is parsed. In a larger file, the check only searches the text for names of clips."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
-"""The largest size of a notebook that is parsed. Notebooks can be large, because outputs can be images."""
+"""The largest size of a notebook that is parsed. A notebook with images can be large."""
 
 TOO_LARGE = "It is larger than"
 
@@ -44,21 +43,23 @@ KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, even if the configuration has mistakes."""
 
 REPORT_WORDS = re.compile(rb'"headline"|"unified-clip"|"clip-|^\s*\[\s*\]\s*$')
-"""Matches text that every JSON report contains. A report for GitLab without findings is an empty list."""
+"""Matches text that every JSON report contains. In a report for GitLab, an empty list stands for no findings."""
 
 KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check, without the clip configuration. A file is listed once, even if several paths or links
-    lead to the file."""
+    """Return the files to check, without the clip configuration.
+
+    A file is listed once, even if several paths or links lead to it.
+    """
     by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path)}
     by_real_path.pop(clip.resolve(), None)
     return [by_real_path[file] for file in sorted(by_real_path)]
 
 
 def below(path: Path) -> list[Path]:
-    """Return the files below a directory whose suffix is in `SUFFIXES`. If `path` is a file, return only `path`.
+    """Return the files below a directory whose suffix is in `SUFFIXES`. For a file, return only the file.
 
     Hidden directories, virtual environments and installed packages are skipped.
     """
@@ -74,7 +75,7 @@ def below(path: Path) -> list[Path]:
 
 
 def unreadable(path: Path) -> str:
-    """Return the reason why a file cannot be read, as a sentence, or '' if the file can be read."""
+    """Return the reason why a file cannot be read, as a sentence, or ''."""
     try:
         size = path.stat().st_size
         with path.open("rb"):
@@ -85,8 +86,7 @@ def unreadable(path: Path) -> str:
 
 
 def may_be_clip_configuration(path: Path) -> bool:
-    """Return whether a file looks like a clip configuration, even with mistakes. Return True if the file does not
-    exist."""
+    """Return whether a file looks like a clip configuration, even with mistakes. For a missing file, return True."""
     if path.is_dir() or path.suffix.lower() not in DOCUMENT_KINDS:
         return not path.exists()
     try:
@@ -154,7 +154,7 @@ def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
 
 
 def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (path, kind) for each file that the check does not read, although the file might contain clips.
+    """Yield (path, kind) for each file that the check does not read, although it might contain clips.
 
     A file in a hidden directory has the kind HIDDEN.
     """

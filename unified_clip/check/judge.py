@@ -70,8 +70,8 @@ class Judge:
         self._comparisons: dict[str, compare.ConfigComparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
-        """Return the result of a clip, and the finding. The finding is None if the result is "same", "near" or
-        "off"."""
+        """Return the result of a clip, and the finding. For the results "same", "near" and "off", the finding is
+        None."""
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
             use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")
@@ -138,8 +138,8 @@ class Judge:
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
         """Return the text of `edit`, after advice to switch the trainer's clip off and to list its file in `check.off`.
 
-        Return `edit` alone if no Python source clips by unified_clip in place of the trainer. If a `ClipCallback` does,
-        the text says how to switch the trainer's clip off.
+        Without Python source that clips by unified_clip in place of the trainer, return only `edit`. For a
+        `ClipCallback`, the advice describes how to switch the trainer's clip off.
 
         without_callback: Give the advice even if no `ClipCallback` belongs to the trainer.
         """
@@ -305,7 +305,7 @@ def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: s
 
 
 def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
-    """Return one sentence: how many clips have each result, and how many findings concern no clip."""
+    """Return a sentence with two facts: how many clips have each result, and how many findings concern no clip."""
     results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
     others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
     rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"

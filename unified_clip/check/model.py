@@ -92,11 +92,11 @@ class Clip(ReportModel):
     """The code or key that clips: a function, an argument, or a trainer with its key."""
 
     format: str
-    """The format of the file, such as "hf". The text is empty if the clip is a call in Python source. The text is also
-    empty if the format is unknown."""
+    """The format of the file, such as "hf". The text is empty for an unknown format, and for a call in Python
+    source."""
 
     family: str
-    """The family of the clip's rule. The text is empty if the rule has no family, or if the effect of the clip is
+    """The family of the clip's rule. The text is empty if the rule has no family, or if the clip's effect is
     unknown."""
 
     result: Result
@@ -119,8 +119,7 @@ class Counts(ReportModel):
     """The number of Python files that clip."""
 
     clips: int
-    """The number of clips in trainers' configurations and Python files. Each clip was compared with the clip
-    configuration, or has an unknown effect."""
+    """The number of clips in trainers' configurations and Python files, including clips of unknown effect."""
 
     bases: int
     """The number of base files, from which other configurations inherit. A base file is read together with the
@@ -155,8 +154,8 @@ class CheckReport(ReportModel):
     """Findings that an entry of `check.ignore` covers."""
 
     notes: list[str]
-    """Sentences about facts that are not findings, such as differences that `--nearest` accepts, files without a clip
-    of their own, and patterns that were not checked."""
+    """Sentences about facts that are not findings. Examples are differences that `--nearest` accepts, files without a
+    clip of their own, and patterns that were not checked."""
 
     counts: Counts
 

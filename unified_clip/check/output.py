@@ -34,7 +34,7 @@ def _escaped(report: CheckReport) -> CheckReport:
 def as_text(report: CheckReport, *, printed: bool = False) -> str:
     """Return a report as text. Each ignored finding has one line.
 
-    printed: Whether the text is for standard output. In a terminal, the text is in colour.
+    printed: Whether the text is for standard output. On a terminal, the text has colours.
     """
     from rich.console import Console
     from rich.text import Text
@@ -58,7 +58,7 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 
 
 def _clip_lines(report: CheckReport) -> list[str]:
-    """Return a line for each clip, or [] if there are findings.
+    """Return a line for each clip. With findings, return [].
 
     If there are more than MAX_LINES clips, return a line for each kind of clip.
     """
@@ -110,7 +110,7 @@ def as_json(report: CheckReport) -> str:
 
 
 def as_sarif(report: CheckReport) -> str:
-    """Return a report as SARIF 2.1.0, for GitHub code scanning. Each ignored finding becomes a result with a
+    """Return a report as SARIF 2.1.0, for GitHub code scanning. An ignored finding becomes a result with a
     suppression."""
     rules = [{"id": f"clip-{kind}", "shortDescription": {"text": title}} for kind, title in TITLES.items()]
     driver: dict[str, Any] = {"name": "unified-clip", "rules": rules, "version": _version()}
@@ -170,10 +170,10 @@ def _annotation(finding: Finding) -> str:
 
 
 def as_gitlab(report: CheckReport) -> str:
-    """Return a report in the format of GitLab's Code Quality. GitLab shows each finding in the merge request.
+    """Return a report in the format of GitLab's Code Quality, without ignored findings. GitLab shows each finding in
+    the merge request.
 
     The fingerprint does not contain the line of the finding. GitLab therefore recognizes a finding whose line changes.
-    Ignored findings are left out.
     """
     issues: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()

@@ -17,7 +17,7 @@ BACKSLASH = "\\"
 def matches(glob: str, path: Path, root: Path) -> bool:
     """Return whether a pattern matches the path from `root` to a file.
 
-    `root` must be a path without symbolic links, because symbolic links in `path` are resolved.
+    Symbolic links in `path` are resolved. `root` must be a path without symbolic links.
     """
     return as_regex(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 

@@ -69,10 +69,9 @@ BY_DEFAULT = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets. The list can have several clips only for
-    a shell script.
+    """Return the clips that a configuration file sets. Only a shell script can have several clips.
 
-    Return one clip of unknown effect if the check cannot read the file and the text names a clip.
+    If the check cannot read a file that names a clip, return one clip of unknown effect.
 
     format_: The format as "name" or "name@version", or '' to infer the format.
     """
@@ -89,8 +88,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a list with the one clip of a file. If formats disagree about the file, the effect of the clip is
-    unknown."""
+    """Return a list with the one clip of a file. If formats disagree about the file, the clip has an unknown effect."""
     known = [use for use in uses if use.config is not None]
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
@@ -122,8 +120,8 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return a clip for each trainer in a shell script. If no trainer reads a clip option, add a clip of unknown
-    effect."""
+    """Return a clip for each trainer in a shell script. Add a clip of unknown effect for a clip option that no trainer
+    reads."""
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
@@ -132,8 +130,10 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 
 
 def _is_own(document: Document) -> bool:
-    """Return whether a file is a clip configuration. A tokenizer's vocabulary can have the keys "rule" and "threshold",
-    with numbers as values."""
+    """Return whether a file is a clip configuration.
+
+    A tokenizer's vocabulary can also have the keys "rule" and "threshold", with numbers as values.
+    """
     rule = document.get("rule")
     return rule in ("none", "value", "norm", "global_norm") or (document.has("threshold") and not is_number(rule))
 
@@ -188,7 +188,7 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
 
 
 def _named_in(message: str, document: Document) -> Path | None:
-    """If an error message begins with the name of a base file, return the path of that file, else None."""
+    """Return the path of the base file at the beginning of an error message, or None."""
     others = document.files[1:]
     return next((path for path in others if message.startswith((f"{path.name}:", f"{path.name},"))), None)
 
@@ -247,19 +247,21 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number, or a table or list with a number. The number can be 0, because some programs
-    make all gradients 0 for the threshold 0."""
+    """Return whether a value is a number, or a table or list with a number.
+
+    The number 0 counts, because some programs make all gradients 0 for the threshold 0.
+    """
     return any(is_number(each.value) for each in inner_values(value))
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework of a clip, such as "optax". Return '' if the clip is not from Python source."""
+    """Return the framework of a clip, such as "optax". For a clip that is not from Python source, return ''."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 
 
 def names_clip(path: Path) -> bool:
-    """Return whether the text of a file contains the name of a clip. Return True if the file cannot be opened."""
+    """Return whether the text of a file contains the name of a clip. For an unreadable file, return True."""
     try:
         if path.suffix.lower() == NOTEBOOK:
             return text_names_clip(all_code(path))
@@ -297,7 +299,7 @@ def may_be_configuration(path: Path) -> bool:
 def _shows_own_key(trainer: Format, path: Path) -> bool:
     """Return whether the text of a file contains a key of `trainer.own_keys`, or a key for inheritance.
 
-    Return True if the trainer has no `own_keys`.
+    A trainer without `own_keys` always gives True.
     """
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)

@@ -57,7 +57,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
 
 
 def _unset(trainer: Format, document: Document) -> Path:
-    """Return the path of the missing clip key. Return () if the path contains a name that the user chooses freely."""
+    """Return the path of the missing clip key. Return () for a path with a name that the user chooses freely."""
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     best = placement.best_place(document, places) if places else ()
     return () if placement.ANY in best else tuple(best)
@@ -74,8 +74,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
 
-    The prefix is () for an edit of this file. For an edit of a base file, the prefix has the keys under which this file
-    includes the base file.
+    For an edit of this file, the prefix is (). For an edit of a base file, the prefix has the keys under which this
+    file includes the base file.
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key that the document sets, or the path of the clip key to add.
@@ -107,7 +107,7 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 def _result(
     trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
-    """Try an edit of a file. Return whether the edited file clips like `target`. Also return the problem as text, or
+    """Try an edit of a file. Return two values: whether the edited file clips like `target`, and the problem as text or
     ''."""
     data = document.data
     for path, value in changes.items():

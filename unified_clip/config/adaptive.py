@@ -30,8 +30,9 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Whether the rule has a threshold for each tensor, or for each unit of a tensor. All other rules have one
-        threshold for the total norm.
+        """Whether the rule has a threshold for each tensor, or for each unit of a tensor.
+
+        All other rules have one threshold for the total norm.
         """
         return self.rule in PER_TENSOR
 
@@ -45,7 +46,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """Return the table in a normal form. Two tables with the same effect have the same normal form."""
+        """Return the table in a normal form, which is equal for tables with the same effect."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -74,8 +75,9 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate `Clipper._clip` with a lock. The lock prevents changes of the adaptive states during a clip. If
-    gradients are on several ranks, the lock is not used. Ranks can be threads that wait for each other, so a lock could
+    """Decorate `Clipper._clip` with a lock, which prevents changes of the adaptive states during a clip.
+
+    The lock is not used for gradients on several ranks. Ranks can be threads that wait for each other, so a lock could
     cause a deadlock.
     """
 
@@ -110,11 +112,12 @@ class AdaptiveStates:
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """If the rule adagc needs the index of each gradient in the call, set `gradients.places` to the indices. If the
-        indices are unknown, return False. The caller then collects the gradients one by one.
+        """Set `gradients.places` to the index of each gradient in the call, if the rule adagc needs the indices.
 
-        entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, the entries
-        are gradients.
+        Return False if the indices are unknown. The caller then collects the gradients one by one.
+
+        entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, they are
+            gradients.
         """
         if not self.need_places:
             return True
@@ -133,11 +136,12 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of a group for the next clip. The rule adagc has a threshold for each gradient. The rule
-        agc has a threshold for each unit of a gradient.
+        """Return the threshold of a group for the next clip.
+
+        The rule adagc has a threshold for each gradient. The rule agc has a threshold for each unit of a gradient.
 
         limit: The largest threshold.
-        count: The number of gradients in the call. The count includes gradients that are None.
+        count: The number of gradients in the call, including gradients that are None.
         """
         if name in self._without_state:
             return unit_thresholds.UnitThresholds(self._without_state[name], limit)
@@ -149,7 +153,7 @@ class AdaptiveStates:
     def resize(self, counts: Iterable[int]) -> States:
         """Return the current states. A state of the rule adagc gets an entry for each gradient of the call.
 
-        counts: For each state, the number of gradients in the call. Gradients that are None count, too.
+        counts: For each state, the number of gradients in the call, including gradients that are None.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
@@ -191,8 +195,9 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by data from `save`. If the groups or adaptive rules of `data` differ from this
-        configuration, raise ValueError without a change.
+        """Replace the current states by data from `save`.
+
+        If `data` has other groups or adaptive rules than this configuration, raise ValueError without a change.
         """
         if not isinstance(data, dict):
             raise ValueError(

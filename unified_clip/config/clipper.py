@@ -136,13 +136,13 @@ class Clipper:
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         """Return the packed states of the adaptive rules, for the initial state of an optimizer.
 
-        counts: For each state, the number of gradients in the clip call. Gradients that are None count, too.
+        counts: For each state, the number of gradients in the clip call, including gradients that are None.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
-        """Return the clipped gradients and the outcome. The outcome consists of tensors that the state of an optimizer
-        can keep.
+        """Return the clipped gradients and the outcome, which consists of tensors that the state of an optimizer can
+        keep.
 
         states: One packed tensor for each adaptive rule with a state. These tensors and `step` can be traced.
         """
@@ -244,8 +244,9 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (gradients in one list, writer, range of each part of the configuration). If the result is None, the
-        caller uses a `Leaf` for each gradient.
+        """Return (gradients in one list, writer, range of each part of the configuration).
+
+        If the result is None, the caller uses a `Leaf` for each gradient.
         """
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
@@ -307,7 +308,7 @@ class Clipper:
 
         ranges: The range of gradients for each part of the configuration.
         states: The states of the adaptive rules, if the caller keeps the states.
-        count: The number of gradients in the call. Gradients that are None are included. If 0, this function counts the
+        count: The number of gradients in the call, including gradients that are None. If 0, this function counts the
             gradients.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)

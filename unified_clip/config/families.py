@@ -18,9 +18,7 @@ UP = Context(prec=2, rounding=ROUND_CEILING)
 EXACT = Context(prec=1000)
 
 RAMP_ROUNDING = Decimal(1 - 2**-23)
-"""The threshold of a ramp is rounded to float32. The rounded threshold is at least RAMP_ROUNDING times the exact
-threshold.
-"""
+"""The smallest quotient of the threshold of a ramp, rounded to float32, and the exact threshold."""
 
 SAME = "Both have the same effect."
 INFINITE = (
@@ -47,7 +45,7 @@ class FamilyDifference:
 
 
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
-    """Return the difference between two configurations. If any setting except `family` and `eps` differs, return None.
+    """Return the difference between two configurations, or None if another setting than `family` and `eps` differs.
 
     Let c be the threshold, n the norm, and e1 < e2 the eps of both configurations. The coefficients of the two
     configurations are min(1, c / (n + e1)) and min(1, c / (n + e2)). If n <= c - e2, both coefficients are equal.
@@ -87,8 +85,9 @@ def _largest_difference(pair: Pair) -> Decimal:
 
 
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
-    """Return the smallest positive threshold of all steps. None means that the threshold is always 0. For an adaptive
-    threshold, return 0.
+    """Return the smallest positive threshold of all steps, or 0 for an adaptive threshold.
+
+    None means that the threshold is always 0.
     """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):

@@ -14,7 +14,8 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys are errors, and values of a wrong type are errors.
+    """The base class of all tables of a configuration. Unknown keys and values of a wrong type are errors.
+
     The texts "inf" and "-inf" are accepted as numbers, because JSON has no infinities.
     """
 

@@ -34,18 +34,18 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at the step of the clip. If the bounds are -c and c, the threshold is c. For asymmetric bounds, and
-    for the rules none, adagc and agc, this field is None. The threshold of a schedule is None if a compiled graph
-    computes the step.
+    """The threshold at the step of the clip. For the bounds -c and c, the threshold is c.
+
+    The field is None for asymmetric bounds, and for the rules none, adagc and agc. The threshold of a schedule is None
+    if a compiled graph computes the step.
     """
 
     norm: float | None
-    """The total norm of the group before the clip. For the rules `value` and `norm`, this field is None."""
+    """The total norm of the group before the clip, or None for the rules `value` and `norm`."""
 
     coef: float | None
-    """The clip coefficient. For the rule `norm`, this field is the smallest coefficient of the gradients in the group.
-    For the rule `value` and for skipped steps, this field is None.
-    """
+    """The clip coefficient. For the rule `norm`, this is the smallest coefficient of the gradients in the group. For
+    the rule `value` and for skipped steps, it is None."""
 
     clipped: bool | None
     """Whether any gradient of the group changed. None means that the step was skipped, or that the effect on the
@@ -57,8 +57,10 @@ class GroupOutcome(NamedTuple):
 
 
 class ClipOutcome:
-    """The outcome of one clip. `print(outcome)` prints the outcome in one line. When you read a number for the first
-    time, Python waits for the device. If the clip was part of a compiled graph, reading a number raises RuntimeError.
+    """The outcome of one clip. `print(outcome)` prints the outcome in one line.
+
+    When you read a number for the first time, Python waits for the device. After a clip in a compiled graph, reading a
+    number raises RuntimeError.
     """
 
     def __init__(
@@ -106,16 +108,17 @@ class ClipOutcome:
 
     @property
     def norm(self) -> float:
-        """The total norm of all included gradients before the clip. If the configuration has the rule "global_norm" and
-        no groups, the norm has the `norm_type` of the configuration. In all other cases, the norm is a 2-norm.
+        """The total norm of all included gradients before the clip.
+
+        For the rule "global_norm" without groups, the norm has the `norm_type` of the configuration. Otherwise, it is a
+        2-norm.
         """
         return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip. If the norm is unknown or the step was skipped, this property is None. After a
-        clip by value, for example, the norm is unknown.
-        """
+        """The total norm after the clip. It is None if the step was skipped, or if the norm is unknown, as after a clip
+        by value."""
         if self.skipped:
             return None
         if self._is_zeroed:
@@ -129,8 +132,9 @@ class ClipOutcome:
 
     @property
     def coef(self) -> float | None:
-        """The smallest clip coefficient, in float64. If nothing was scaled, the coefficient is 1. If the step was
-        skipped, this property is None. The rule "value" has no coefficient.
+        """The smallest clip coefficient, in float64, or 1 if nothing was scaled.
+
+        The value is None if the step was skipped, and for the rule "value".
         """
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
@@ -150,24 +154,24 @@ class ClipOutcome:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """A dict with the norm of each gradient, from the largest norm to the smallest norm. NaN comes first. The keys
-        are names, or positions if gradients have no names. Without `details=True` of the clipper, the dict is empty.
+        """A dict with the norm of each gradient, from the largest norm to the smallest norm. NaN comes first.
+
+        The keys are names, or positions for gradients without names. The dict is empty unless the clipper has
+        `details=True`.
         """
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements. If the norm is not finite and the clipper did not count the elements, this
-        property is None.
-        """
+        """The number of NaN elements. It is None if the norm is not finite and the clipper did not count the
+        elements."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements. If the norm is not finite and the clipper did not count the elements, this
-        property is None.
-        """
+        """The number of infinite elements. It is None if the norm is not finite and the clipper did not count the
+        elements."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
@@ -206,9 +210,7 @@ class ClipOutcome:
         return GroupOutcome(rule, limit, norm, _smallest(coefs), any(coef != 1 for coef in coefs))
 
     def _exceeds(self, index: int) -> bool | None:
-        """Return whether any element of a group exceeds the threshold or a bound of the group. None stands for an
-        unknown result.
-        """
+        """Return whether any element of a group exceeds the threshold or a bound of the group. None means unknown."""
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
             return None
@@ -301,13 +303,13 @@ class _Numbers(NamedTuple):
     """For each part with the rule `value`, the largest magnitude of the elements of all gradients."""
 
     each: list[float]
-    """The norm of each gradient. The list is only filled if the clipper was made with `details=True`."""
+    """The norm of each gradient. The list is empty unless the clipper has `details=True`."""
 
     counts: list[float] | None
-    """[number of NaN elements, number of infinite elements], or None if the clipper did not count these elements."""
+    """[number of NaN elements, number of infinite elements], or None if the clipper did not count them."""
 
     thresholds: list[float | None]
-    """The adaptive threshold of each part of the configuration. If a part is not adaptive, its entry is None."""
+    """The adaptive threshold of each part of the configuration, with None for a part without an adaptive rule."""
 
 
 class _DeferredNumbers:

@@ -1,4 +1,4 @@
-"""Schedules. A schedule is a threshold that depends on the step."""
+"""Schedules: thresholds that depend on the step."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ Schedule = Annotated[Constant | Linear | Cosine | Piecewise, Field(discriminator
 
 
 def threshold_at(threshold: float | Schedule, step: int) -> float:
-    """Return the threshold at a step, counted from 0. If the schedule is a ramp, the threshold is rounded to
-    float32.
-    """
+    """Return the threshold at a step, counted from 0. The threshold of a ramp is rounded to float32."""
     if not isinstance(threshold, ConfigModel):
         return float(threshold)
     result: float = evaluate(threshold, step, HOST)
@@ -84,7 +82,7 @@ def threshold_at(threshold: float | Schedule, step: int) -> float:
 
 
 def evaluate(schedule: Schedule, step: Any, xp: Scalars) -> Scalar:
-    """Return the threshold at a step as a scalar. If the schedule is a ramp, the threshold is rounded to float32.
+    """Return the threshold at a step as a scalar. The threshold of a ramp is rounded to float32.
 
     xp: The scalar functions of the framework of `step`.
     """

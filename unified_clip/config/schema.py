@@ -124,8 +124,7 @@ class Clipping(ConfigModel):
     def as_clip_rule(self, threshold: Any) -> ClipRule:
         """Return the rule as a `ClipRule` for the functions of `_core`.
 
-        threshold: The threshold at the current step. The argument can also be an object that computes the threshold
-        later.
+        threshold: The threshold at the current step, or an object that computes the threshold later.
         """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
@@ -161,9 +160,8 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """Sentences about what the trainer does if the norm is inf or NaN. '' means that the trainer applies the rule to
-    this norm. Files do not have this field.
-    """
+    """Sentences about what the trainer does if the norm is inf or NaN. '' means that the trainer applies the rule.
+    Files do not have this field."""
 
 
 class Settings(Clipping):
@@ -195,8 +193,9 @@ class Settings(Clipping):
     @model_validator(mode="wrap")
     @classmethod
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate the data, and add the inherited keys to each group (see `_inherited`). The attribute
-        `model_fields_set` of a group has only the keys of the group.
+        """Validate the data, and add the inherited keys to each group (see `_inherited`).
+
+        `model_fields_set` of a group has only the keys that the group sets.
         """
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return validate(data)
@@ -267,8 +266,9 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple for comparisons. If two configurations have the same effect, their tuples are equal. The last entry
-        of the tuple has the rule of each part.
+        """A tuple for comparisons, which is equal for configurations with the same effect.
+
+        The last entry of the tuple has the rule of each part.
         """
         parts = [
             ClipRule("global_norm", formula.PADDLE)
@@ -294,10 +294,12 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 
 
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a group, with the keys that the group inherits from the configuration. A group with another
-    rule than the configuration inherits only family and eps, or nothing if either rule is "value" or "none". A group
-    that sets threshold, adaptive, min or max inherits none of these four keys. A group with its own `family` does not
-    inherit eps.
+    """Return the data of a group, with the keys that the group inherits from the configuration.
+
+    - A group with another rule than the configuration inherits only family and eps. If either rule is "value" or
+      "none", it inherits nothing.
+    - A group that sets threshold, adaptive, min or max inherits none of these four keys.
+    - A group with its own `family` does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))
@@ -316,9 +318,10 @@ def is_off(settings: Settings) -> bool:
 
 
 def _is_off(part: Clipping) -> bool:
-    """Return whether the settings of a part never change a gradient. The reason can be the rule "none", an infinite
-    threshold, or infinite bounds. A part with an adaptive threshold is never off, even if the maximum of the threshold
-    is inf.
+    """Return whether the settings of a part never change a gradient: the rule "none", an infinite threshold, or
+    infinite bounds.
+
+    A part with an adaptive threshold is never off, even if the maximum of the threshold is inf.
     """
     if part.rule == "none":
         return True

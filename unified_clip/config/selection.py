@@ -57,8 +57,9 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return a list of parameters for each part, followed by a list of the excluded parameters. If `parameters` is
-        neither a dict nor a list of (name, parameter) tuples, return None.
+        """Return a list of parameters for each part, followed by a list of the excluded parameters.
+
+        Return None unless `parameters` is a dict or a list of (name, parameter) tuples.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -110,7 +111,7 @@ class ParameterSelection:
         )
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the part to which a name belongs. If the configuration excludes the name, return None."""
+        """Return the index of the part to which a name belongs, or None for an excluded name."""
         if name not in self._part_by_name:
             *groups, (included, excluded) = self._parts
             parts = (index for index, (include, exclude) in enumerate(groups) if include(name) and not exclude(name))
@@ -119,8 +120,10 @@ class ParameterSelection:
         return self._part_by_name[name]
 
     def _check(self, names: Sequence[str]) -> None:
-        """Warn once about patterns that match no name, and about groups without parameters. If `unmatched` is set,
-        later calls can have more parameters. The warning then waits until a call has no new names.
+        """Warn once about patterns that match no name, and about groups without parameters.
+
+        If `unmatched` is set, later calls can have more parameters. The warning then waits until a call has no new
+        names.
         """
         new = [name for name in names if name not in self._seen]
         self._seen.update(dict.fromkeys(new))
@@ -180,8 +183,9 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that checks whether a name matches any of the patterns. The pattern `*.bias` also matches the
-    name `bias`. If there are no patterns, no name matches.
+    """Return a function that returns whether a name matches any of the patterns.
+
+    The pattern `*.bias` also matches the name `bias`.
     """
     if not patterns:
         return lambda name: False

@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """A whole number, or a tensor of a compiled graph."""
 
     is_counted: bool
-    """Whether the clipper counted the step. If the caller passed `step=`, this field is False."""
+    """Whether the clipper counted the step. The field is False if the caller passed `step=`."""
 
     @property
     def is_known(self) -> bool:
@@ -28,8 +28,7 @@ class Step(NamedTuple):
 
 
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
-    """Return the step as an int. The step can also be a whole number of NumPy, or a tensor that can be used as an
-    index.
+    """Return the step as an int. A whole number of NumPy and a tensor that can be used as an index are accepted, too.
 
     remedy: The end of the error message for invalid values.
     """
@@ -67,8 +66,9 @@ def loaded_step(state: Any) -> int:
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
-    """Return the threshold of a rule at a step, or inf if the rule has no threshold. If a graph computes the step of a
-    schedule, return a `StepThreshold`. The graph then computes the threshold, too.
+    """Return the threshold of a rule at a step, or inf for a rule without a threshold.
+
+    For a schedule whose step a graph computes, return a `StepThreshold`. The graph then computes the threshold, too.
     """
     threshold = part.threshold
     if threshold is None:

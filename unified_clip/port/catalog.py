@@ -54,7 +54,7 @@ THRESHOLD_NAME = re.compile(
 )
 GRADIENT_NAME = re.compile(r"_?(d?g|gvs?|(\w+_)?(grads?|gradients?|gvs|grads_and_vars|grad_and_vars)(_\w+)?)s?\Z")
 SWITCH_NAMES = {"stop_gradient", "no_grad", "enable_grad", "requires_grad", "requires_grad_", "set_grad_enabled"}
-"""Names that match GRADIENT_NAME, but are not names of gradients."""
+"""Names that match GRADIENT_NAME, and are not names of gradients."""
 
 NORM_NAME = re.compile(r"(?i)(?<!de)norm(?!al)|\Atotal\Z")
 
@@ -107,8 +107,9 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """How many parameters, counted from the first, have the same position in the framework's function and in the
-        replacement.
+        """The number of parameters, counted from the first, whose position is the same in both functions.
+
+        The two functions are the framework's function and its replacement.
         """
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
@@ -188,7 +189,7 @@ def class_checks() -> tuple[ClassCheck, ...]:
 
 
 def clip_function(full_name: str) -> ClipFunction | None:
-    """Return the function or class with a full name, or None if the catalog does not have it.
+    """Return the function or class with a full name, or None for a name outside the catalog.
 
     Names from old or internal modules are accepted, too: `tensorflow.compat.v1.clip_by_norm` is `tf.clip_by_norm`.
     """
@@ -210,7 +211,7 @@ def setting_of(full_name: str) -> TrainerSetting | None:
 
 
 def setting_of_base(full_name: str) -> TrainerSetting | None:
-    """If a class has a training loop that clips, return the setting of the loop, else None."""
+    """Return the setting of a class whose training loop clips, else None."""
     package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
     known = (setting for setting in settings() if setting.bases and package in setting.packages)
     return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)

@@ -51,7 +51,8 @@ def _is_quotient(module: Module, node: cst.BinaryOperation) -> bool:
 
 
 def _is_bounded_by_1(module: Module, node: cst.BinaryOperation) -> bool:
-    """Return whether a node is the quotient in `max(1, norm / c)` or `min(1, c / norm)`, whatever the name of c is."""
+    """Return whether a node is the quotient in `max(1, norm / c)` or `min(1, c / norm)`. The name of c does not
+    matter."""
     argument, call = itertools.islice(itertools.chain(module.ancestors(node), (None, None)), 2)
     if not (isinstance(argument, cst.Arg) and isinstance(call, cst.Call) and isinstance(node.operator, cst.Divide)):
         return False
@@ -63,7 +64,7 @@ def _is_bounded_by_1(module: Module, node: cst.BinaryOperation) -> bool:
 
 
 def _norms(node: cst.BinaryOperation, other: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Return the expressions that can be the norm: for a product, the divisors in the other factor."""
+    """Return the expressions that can be the norm. For a product, these are the divisors in the other factor."""
     if isinstance(node.operator, cst.Divide):
         return [other]
     operations = [inner for inner in sorted_nodes(other) if isinstance(inner, cst.BinaryOperation)]

@@ -29,7 +29,7 @@ class FileRewrite:
         self.rule = ""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in the order of the file. Use None to get the clips without a verdict."""
+        """Return the clips with this verdict, in the order of the file. None selects the clips without a verdict."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
@@ -60,8 +60,7 @@ class FileRewrite:
     def rename_arguments(self, clip: FoundClip) -> None:
         """Rename the keyword arguments of a call to the names of the replacement's parameters.
 
-        If a parameter has different positions in the framework's function and the replacement, a positional argument
-        becomes a keyword argument.
+        A positional argument becomes a keyword argument if its parameter has another position in the replacement.
         """
         if clip.call is None:
             return

@@ -19,7 +19,7 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 
 
 def find(module: Module) -> list[FoundClip]:
-    """Return all clips of a file, in order. If a clip cannot be ported, the field `why_not` contains the reason."""
+    """Return all clips of a file, in order. The field `why_not` has the reason if a clip cannot be ported."""
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
@@ -81,7 +81,7 @@ def _assigned_limit(imports: Imports, entry: SettingEntry) -> Iterator[FoundClip
 
 
 def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip]:
-    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, even if the code does not call it."""
+    """Yield a clip for a name such as `torch.nn.utils.clip_grad_norm_`, even without a call."""
     last = node.attr.value if isinstance(node, cst.Attribute) else node.value
     is_alias = isinstance(node, cst.Name) and last in imports.aliases
     is_known = is_alias or (
@@ -141,10 +141,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return the reason why a clip cannot be ported, for example because code defines a subclass of a clip class.
-
-    Return '' if there is no reason.
-    """
+    """Return the reason why a clip cannot be ported, or ''. For example, code defines a subclass of a clip class."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:

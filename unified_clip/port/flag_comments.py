@@ -23,7 +23,7 @@ OLD_MARK = re.compile(rb"^[ \t]*# unified-clip: .*\r?\n(?:[ \t]*#   \S.*\r?\n)*"
 def mark(file: PortedFile, target: Target, native: bool, *, rewritten: bool) -> PortedFile:
     """Add a comment (mark) above each flagged clip, remove the marks of an earlier run, and return the file.
 
-    rewritten: If True, the returned file contains rewritten clips and marks. If False, it contains only marks.
+    rewritten: Whether the returned file contains rewritten clips, in addition to marks.
     """
     before = file.before or file.path.read_bytes()  # a file without clips comes without its content
     content = OLD_MARK.sub(b"", file.after if rewritten and file.after else before)
@@ -40,7 +40,7 @@ def count(files: Sequence[PortedFile]) -> int:
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
     """Insert each comment above the innermost statement of a line, and return the source.
 
-    If the comment would be inside a string, insert the comment above an outer statement.
+    A comment that would be inside a string is inserted above an outer statement.
     marks: The comments, by line number.
     """
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")

@@ -57,22 +57,21 @@ class FoundClip:
     name: str
     function: ClipFunction = NO_FUNCTION
     call: cst.Call | None = None
-    """The call of the function. The value is None if the code names the function without a call, as in a type
-    annotation."""
+    """The call of the function. The value is None for a name without a call, as in a type annotation."""
 
     why_not: str = ""
-    """The reason why the clip cannot be ported, or '' if `find` finds no reason."""
+    """The reason why the clip cannot be ported. The text is '' if `find` finds no reason."""
 
     tensor: cst.BaseExpression | None = None
 
     setting: TrainerSetting | None = None
 
     limit: cst.BaseExpression | None = None
-    """The value or the default of a trainer's argument, or None if the value is set outside the file."""
+    """The value or the default of a trainer's argument. None means that the value is set outside the file."""
 
     @property
     def kind(self) -> str:
-        """The kind of the clip function, or '' if the function is not in the catalog."""
+        """The kind of the clip function, or '' for a function outside the catalog."""
         return self.function.kind
 
     @property
@@ -82,7 +81,7 @@ class FoundClip:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the call. They are empty if the code names the function without a call."""
+        """The arguments of the call. For a name without a call, they are empty."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
@@ -94,8 +93,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expression of the threshold, or the expressions of both bounds. For a missing argument, the list contains
-        None."""
+        """The expression of the threshold, or the expressions of both bounds. None stands for a missing argument."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -114,7 +112,7 @@ class SettingEntry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> SettingEntry | None:
-    """If a node is an entry of a dict, or the target of an assignment, return its `Entry`, else None."""
+    """Return the `Entry` of a node in a dict or of the target of an assignment, else None."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return SettingEntry(node, str(key.evaluated_value), value)

@@ -47,7 +47,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip. If the effect of a clip is uncertain, flag the clip."""
+    """Set the meaning of each clip. Flag a clip whose effect is uncertain."""
     file.rule = taken = ""
     if is_name_taken(file.module):
         taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."

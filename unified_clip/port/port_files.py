@@ -25,8 +25,7 @@ from .source.parse_guard import TOO_DEEP, UnreadableSourceError
 
 FORCE = "Or add --force to this command."
 FEW_FILES = 20
-"""Up to this number of files, all files are ported in this process, because starting other processes would take
-longer."""
+"""Up to this number of files, no other processes are started, because their start would take longer."""
 
 Advance = Callable[[int], None]
 Read = Callable[[Path], bytes]
@@ -91,7 +90,7 @@ def _without_clip(path: Path, read: Read) -> Result | None:
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
     """Yield the result of `work` for each file, in order.
 
-    If a process crashes, `work` is repeated for the remaining files, one at a time.
+    After a crash of a process, `work` is repeated for the remaining files, one at a time.
     """
     if len(paths) <= FEW_FILES:
         yield from map(work, paths)
@@ -131,10 +130,9 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C (SIGINT) in this process until the end of the `with` block.
+    """Delay Ctrl-C (SIGINT) in this process until the end of the `with` block. On Windows, signals are not delayed.
 
-    Child processes ignore Ctrl-C if they start inside the block. So this process has to end the child processes. On
-    Windows, signals are not delayed.
+    Child processes that start inside the block ignore Ctrl-C. So this process has to end them.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -192,8 +190,7 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the committed files in a directory. The result contains no files that changed after the
-    commit."""
+    """Return the names of the committed files in a directory that did not change after the commit."""
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":

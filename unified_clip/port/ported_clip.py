@@ -23,8 +23,7 @@ class Meaning:
     """The configuration. If the threshold is only known at run time, the configuration has a threshold of 1."""
 
     threshold: str = ""
-    """The code of a threshold that is only known at run time, or '' for a known threshold. For two bounds, the code is
-    "low, high"."""
+    """The code of a threshold that is only known at run time, or ''. For two bounds, the code is "low, high"."""
 
 
 @dataclass
@@ -54,8 +53,7 @@ class PortedClip:
     """Sentences about checks that the user should make after the rewrite."""
 
     rule: str = ""
-    """The name of the rule that gave the verdict, such as "argument.flag_need_clip". The name is '' if no rule gave a
-    verdict."""
+    """The name of the rule that gave the verdict, such as "argument.flag_need_clip", or ''."""
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether the result of a `getattr` call can be one of the functions in `clips`.
 
-    If the file calls the result with a gradient, or with a keyword that contains "clip", return True. If LAYER_NAMES or
-    OTHER_NAMES match names around the call of getattr, return False. Otherwise, return whether the arguments of each
-    call of the result fit one of the clips.
+    - True if the file calls the result with a gradient, or with a keyword that contains "clip".
+    - False if LAYER_NAMES or OTHER_NAMES match names around the call of getattr.
+    - Otherwise, whether the arguments of each call of the result fit one of the clips.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -170,7 +170,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return all calls of the function `node`, also calls through variables to which the function is assigned."""
+    """Return all calls of the function `node`, including calls through variables of the function."""
     call = module.call_of(node)
     calls = [] if call is None else [call]
     for read in module.assigned(node).reads if depth < MAX_ALIASES else ():
@@ -207,7 +207,7 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def words_around(module: Module, node: cst.CSTNode) -> str:
-    """Return a text with the names that occur near a call of getattr, or near the name of a function."""
+    """Return a text with the names near a call of getattr, or near the name of a function."""
     words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
     for outer in module.ancestors(node):
         match outer:

@@ -30,7 +30,7 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
 def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
-    """Return lines of code that can replace a flagged clip, or [] if no code has the same effect."""
+    """Return lines of code that can replace a flagged clip, or []."""
     try:
         meaning(module, clip)
     except UnsureError:
@@ -65,7 +65,7 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> list[str]:
-    """Return lines of code that can replace a trainer's clip, or [] if `catalog.toml` has no lines for the trainer."""
+    """Return the lines of `catalog.toml` that can replace a trainer's clip, or []."""
     if trainer_arguments.is_uncertain(setting, clip.limit):
         return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
@@ -149,7 +149,7 @@ def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
 
 
 def _variable(module: Module, call: cst.Call | None) -> str:
-    """Return the name of the optimizer's variable, or "optimizer" if there is no variable."""
+    """Return the name of the optimizer's variable. Without a variable, return "optimizer"."""
     match module.parents.get(call) if call is not None else None:
         case cst.Assign(targets=[cst.AssignTarget(target=target), *_]) | cst.AnnAssign(target=target):
             return module.code(target)
@@ -157,10 +157,7 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def loss_scale_of(module: Module, clip: FoundClip) -> str:
-    """Return the code of `loss_scale` if the file contains a statement such as clip_norm *= loss_scale.
-
-    Otherwise, return ''.
-    """
+    """Return the code of `loss_scale` in a statement such as clip_norm *= loss_scale, or ''."""
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node
         if isinstance(statement, cst.AugAssign) and isinstance(statement.operator, cst.MultiplyAssign):
@@ -203,7 +200,7 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
 def _in_optax(module: Module, clip: FoundClip) -> tuple[str, str]:
     """Return (comment about the position in optax.chain, description of the clipped parameters).
 
-    If all earlier transformations are clips, the comment is ''. If all parameters are clipped, the description is ''.
+    The comment is '' if all earlier transformations are clips. The description is '' if all parameters are clipped.
     """
     node: cst.CSTNode | None = clip.node
     advice, selected = UNKNOWN_POSITION, ""

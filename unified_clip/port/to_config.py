@@ -30,9 +30,9 @@ class UnsureError(Exception):
 
 
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
-    """Return (rule, family, limits) of a clip.
+    """Return (rule, family, limits) of a clip. `limits_of` describes the limits.
 
-    If no clip configuration has the same effect, the rule is ''. `limits_of` describes the limits.
+    The rule is '' if no clip configuration has the same effect.
     """
     if clip.setting is not None:
         return trainer_arguments.rule_of_argument(module, clip, clip.setting), clip.setting.family, [clip.limit]
@@ -42,10 +42,9 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 
 
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
-    """Return [threshold] or [upper bound, lower bound].
+    """Return [threshold] or [upper bound, lower bound], with None for a missing argument.
 
-    None stands for a missing argument. For a function for all tensors, such as torch.clamp, a missing bound is
-    infinite.
+    For a function for all tensors, such as torch.clamp, a missing bound is infinite.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -54,16 +53,17 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether a clip can be clipnorm= of the package keras up to 2.3.1, which clips by the global norm. Later
-    versions clip each tensor by its own norm.
+    """Return whether a clip can be clipnorm= of the package keras up to 2.3.1, which clips by the global norm.
+
+    Later versions clip each tensor by its own norm.
     """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the threshold of a Keras optimizer is 0 or less. With such a threshold, most versions of Keras do
-    not clip."""
+    """Return whether the threshold of a Keras optimizer is 0 or less, which switches clipping off in most versions of
+    Keras."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 
@@ -77,8 +77,8 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 
 
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
-    """Return (rule, family) for an argument of a Keras optimizer, such as clipnorm=. An unknown rule or family is
-    ''."""
+    """Return (rule, family) for an argument of a Keras optimizer, such as clipnorm=. '' stands for an unknown rule or
+    family."""
     if is_off_in_keras(module, clip):
         return "", ""
     if not is_standalone_clipnorm(module, clip):
@@ -128,17 +128,14 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def _argument(module: Module, node: cst.CSTNode) -> str:
-    """Return the code of an argument, with the keyword if there is a keyword, as in max_norm=1.0."""
+    """Return the code of an argument, with its keyword, as in max_norm=1.0."""
     parent = module.parents.get(node)
     keyword = keyword_of(parent) if isinstance(parent, cst.Arg) else ""
     return f"{keyword}={module.code(node)}" if keyword else module.code(node)
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return a `Meaning` with another family, such as "pytorch".
-
-    If the rule has no families, the `Meaning` is unchanged.
-    """
+    """Return a `Meaning` with another family, such as "pytorch". A rule without families stays unchanged."""
     if meaning is None or not family or meaning.config.rule == "value":
         return meaning
     return Meaning(meaning.config.model_copy(update={"family": family}), meaning.threshold)

@@ -52,10 +52,7 @@ def _with_unknown_value(
 
 
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> TrainerSetting | None:
-    """If a factory creates the trainer, as in hydra.utils.instantiate(cfg.trainer), return the setting.
-
-    Otherwise, return None.
-    """
+    """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer), else None."""
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
     known = (setting for setting in settings() if name in setting.factories)
@@ -146,6 +143,6 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Train
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call runs a function of the same file. `find` finds the clips inside this function."""
+    """Return whether a call runs a function of the same file, whose clips `find` finds."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

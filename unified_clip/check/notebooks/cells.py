@@ -23,7 +23,7 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 
 WRITTEN = "_written_file"
-"""The name of the function that wraps the code of a `%%writefile` cell. The notebook never runs this code."""
+"""The name of the function that wraps the code of a `%%writefile` cell, which the notebook never runs."""
 
 STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
@@ -70,15 +70,14 @@ def python_source(path: Path) -> bytes:
 
 
 def source_of(path: Path) -> Source | None:
-    """Return the parsed source of a Python file or notebook, or None if the file cannot be read or is not valid
-    Python."""
+    """Return the parsed source of a Python file or notebook. Return None for an unreadable file or invalid Python."""
     with contextlib.suppress(ConfigError, OSError):
         return Source(python_source(path).decode("utf-8", "replace"), path.name)
     return None
 
 
 def all_code(path: Path) -> bytes:
-    """Return the text of all code cells of a notebook. If the file is not a notebook, return its text."""
+    """Return the text of all code cells of a notebook. For any other file, return its text."""
     try:
         notebook = read(path)
     except NotebookError:
@@ -124,7 +123,7 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    """For each cell, yield the numbers of its lines in the file. A line that is not found has the number 1."""
+    """For each cell, yield the numbers of its lines in the file. An unknown line has the number 1."""
     strings = [*STRING.finditer(text)]
     ends = [match.start() for match in re.finditer("\n", text)]
     keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]
@@ -151,7 +150,7 @@ def _line_of(ends: Sequence[int], position: int) -> int:
 
 
 def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
-    """Return (lines of Python, lines of commands) of a cell. The first item is None if the cell is not Python."""
+    """Return (lines of Python, lines of commands) of a cell. For a cell that is not Python, the first item is None."""
     empty = [""] * len(lines)
     if _parses(lines):
         return list(lines), empty
@@ -169,14 +168,18 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
 
 
 def _written(lines: Sequence[str], first: int) -> list[str]:
-    """Wrap the code of a `%%writefile` cell in a function. The line `def` replaces the line `%%writefile`, so that line
-    numbers do not change."""
+    """Wrap the code of a `%%writefile` cell in a function.
+
+    The line `def` replaces the line `%%writefile`. Line numbers do not change.
+    """
     return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the lines of Python from the lines of commands. A line `pass` replaces each magic command, so that line
-    numbers do not change."""
+    """Separate the lines of Python from the lines of commands.
+
+    A line `pass` replaces each magic command. Line numbers do not change.
+    """
     code, commands = [], []
     is_continued = False
     for line in lines:

@@ -21,9 +21,9 @@ NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignor
 
 
 def clips_outside_python(path: Path) -> list[ClipUse]:
-    """Return the clips of a notebook that are in command lines, or in cells of other languages than Python.
+    """Return the clips of a notebook in command lines, and in cells of other languages than Python.
 
-    If the notebook is invalid, and its text names a clip, return one clip of unknown effect.
+    An invalid notebook that names a clip has one clip of unknown effect.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []
@@ -41,8 +41,8 @@ def clips_outside_python(path: Path) -> list[ClipUse]:
 
 
 def with_cells(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. If a clip is in a notebook, set `line` to the line in the notebook file, and add the number of
-    the cell to `clip`."""
+    """Yield the clips. For a clip in a notebook, `line` becomes the line in the notebook file, and `clip` gets the
+    number of the cell."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":

@@ -40,8 +40,8 @@ NAMED = (
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
     """Return `config` with an `include` pattern for the parameters that a call clips.
 
-    The pattern is `encoder.*` for `model.encoder.parameters()`. If the call clips all parameters, return `config`
-    itself.
+    For `model.encoder.parameters()`, the pattern is `encoder.*`. If the call clips all parameters, `config` stays
+    unchanged.
 
     Raise ConfigError if the clipped parameters are unknown, or if a loop computes a separate norm for each parameter.
     """
@@ -70,7 +70,7 @@ def _tensors(source: Source, call: ast.Call) -> ast.expr:
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
     """Return all calls. The keys are (line, column), where the columns count characters from 1.
 
-    If several calls start at the same position, as in `model().clip()`, the dict contains the innermost call.
+    Of several calls at the same position, as in `model().clip()`, the dict contains the innermost call.
     """
     lines = re.split(r"\r\n?|\n", text)
     before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
@@ -80,7 +80,7 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
     """Return the code of a clip call with THRESHOLD instead of its threshold.
 
-    limits: The names of the parameters that set the threshold. If there are two names, the code stays unchanged.
+    limits: The names of the parameters that set the threshold. With two names, the code stays unchanged.
     """
     slot = ast.Name(THRESHOLD)
     names = [*parameters, *[""] * len(call.args)]
@@ -211,7 +211,8 @@ def _is_entry(node: ast.expr, models: ast.expr) -> bool:
 
 
 def _last(node: ast.expr) -> str:
-    """Return the last part of a name: "encoder" for `model.encoder`, "0" for `blocks[0]`, and '' for other code."""
+    """Return the last part of a name, such as "encoder" for `model.encoder` and "0" for `blocks[0]`. For other code,
+    return ''."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

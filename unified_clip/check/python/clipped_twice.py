@@ -23,15 +23,14 @@ ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "t
 
 
 def packages_of_callbacks(path: Path) -> set[str]:
-    """If a file creates a `ClipCallback`, return the packages of the trainers that can call the callback."""
+    """Return the packages of the trainers that can call a `ClipCallback` of the file."""
     text = path.read_text("utf-8", "replace")
     names = [name for name in CALLBACKS if name.split(".")[1] in text and "ClipCallback(" in text]
     return {package for name in names for package in CALLBACKS[name]}
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file. If unified_clip also clips the gradients of a trainer, set `twice` for the trainer's
-    clip."""
+    """Return the clips of a file. Set `twice` for a trainer's clip whose gradients unified_clip also clips."""
     own = _own_clips(source)
     off = {use.package for use in uses if use.config is not None and is_off(use.config)}
     return [_marked(source, use, own, is_other_off=use.package in off) for use in uses]

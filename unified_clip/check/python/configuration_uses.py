@@ -83,7 +83,7 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
 
 
 def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    """Return the function or class to which an assigned variable belongs, or None for a variable of the module."""
+    """Return the function or class of an assigned variable, or None for a variable of the module."""
     for scope in source.around(node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
             continue
@@ -110,8 +110,7 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 
 
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield the expressions that read the variable `name`, including calls such as `locals()` that read all
-    variables."""
+    """Yield the expressions that read the variable `name`. Calls such as `locals()` read all variables."""
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:
             case ast.Name(id=other, ctx=ast.Load()) if other == name and not _is_shadowed(source, node, name, scope):

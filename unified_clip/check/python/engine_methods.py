@@ -59,9 +59,9 @@ LIMITS = ("clip_val", "clip_value", "max_norm")
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
-    """Return the clip configuration with the effect of an engine's method, or None if `call` calls no such method.
+    """Return the clip configuration with the effect of an engine's method. For other calls, return None.
 
-    threshold: The number to use if the threshold is only known at run time.
+    threshold: The number to use for a threshold that is only known at run time.
     """
     if call is None or not isinstance(call.func, ast.Attribute):
         return None

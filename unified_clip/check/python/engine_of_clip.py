@@ -31,7 +31,7 @@ def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:
 
 
 def is_at(call: ast.Call, line: int, column: int) -> bool:
-    """Return whether a call, or one of its keyword arguments, starts at a line and column. The first column is 1."""
+    """Return whether a call or one of its keyword arguments starts at a line and column. The first column is 1."""
     places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
     return any((each.lineno, each.col_offset + 1) == (line, column) for each in places)
 

@@ -172,7 +172,7 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
 def _deepspeed(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
     """Yield a setting for code such as deepspeed={"gradient_clipping": 0.5}.
 
-    `unified-clip port` finds the key in files that import a package of PORTED. Yield no setting for these files.
+    Files that import a package of PORTED are skipped, because `unified-clip port` finds the key there.
     """
     match node:
         case ast.keyword(arg="deepspeed", value=value):
@@ -210,7 +210,7 @@ def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
 
 
 def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[IndirectSetting]:
-    """Yield the effect of DeepSpeed's `gradient_clipping`, if the file imports transformers."""
+    """Yield the effect of DeepSpeed's `gradient_clipping` in a file that imports transformers."""
     if _imports(source, "transformers") and not _imports(source, *PORTED):
         others = _constants(source, table) if table else {}
         yield from _of_number(source, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})
@@ -260,7 +260,6 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips in command lines."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):

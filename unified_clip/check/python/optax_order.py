@@ -48,7 +48,7 @@ Kind = Literal["transformation", "entry", "entries"]
 def misplaced(source: Source) -> dict[ast.Call, str]:
     """Find the clips that have a wrong place in an `optax.chain`, and return the reason for each clip.
 
-    A clip has a wrong place if the clip follows a transformation that is neither a clip nor in KEEPS_GRADIENTS.
+    Before a clip, only other clips and transformations in KEEPS_GRADIENTS are allowed.
     """
     reasons: dict[ast.Call, str] = {}
     flow = Flow(source)

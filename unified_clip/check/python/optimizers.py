@@ -10,7 +10,7 @@ OTHER = (
     "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
     "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
 )  # fmt: skip
-"""A name that contains one of these nouns is not an optimizer, as in SOAPClient."""
+"""Names with one of these nouns are not optimizers, such as SOAPClient."""
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
@@ -48,8 +48,8 @@ def is_made(source: Source, node: ast.expr) -> bool:
 def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Yield the node and the full name of each optimizer that code builds, in the order of the source.
 
-    The node is usually the call that builds the optimizer. If code passes an optimizer class to a function, the node is
-    the name of the class.
+    The node is usually the call that builds the optimizer. For a class that code passes to a function, the node is the
+    name of the class.
     """
     nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
     package = "tf_keras" if "tf_keras" in source.packages else "keras"
@@ -93,7 +93,7 @@ def _call(source: Source, node: ast.AST) -> ast.expr:
 
 
 def _is_compiled(source: Source, call: ast.Call) -> bool:
-    """Return whether `Model.compile` of Keras builds the optimizer. The call then passes a name, or no optimizer."""
+    """Return whether `Model.compile` of Keras builds the optimizer, because the call passes a name or no optimizer."""
     match call.func:
         case ast.Attribute(value=owner, attr="compile"):
             names = {each.arg: each.value for each in call.keywords}

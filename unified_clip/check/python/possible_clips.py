@@ -98,8 +98,7 @@ def _is_dict(node: ast.AST) -> bool:
 
 
 def _value(node: ast.expr) -> object:
-    """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for any other
-    code.
+    """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. For other code, return None.
 
     For `field(default=1.0)`, return 1.0.
     """

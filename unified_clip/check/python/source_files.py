@@ -81,11 +81,11 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    If a file has no clip, but has a setting with a name such as `max_norm`, return a clip of unknown effect. If a file
-    names a clip, but is not valid Python, also return a clip of unknown effect.
+    A file without a clip has one clip of unknown effect if it has a setting with a name such as `max_norm`. A file with
+    invalid Python has one clip of unknown effect if it names a clip.
 
     configurations: The files that were read as configurations of trainers.
-    precisions: For each Python file: the mixed precision in each Accelerate file near the Python file.
+    precisions: For each Python file, the mixed precision in each Accelerate file near it.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
@@ -119,10 +119,10 @@ def _in_steps(
     known_own: Mapping[Path, _Known],
     precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
-    """Yield the clips of all files. If a file has a clip, also yield the optimizer steps and the optimizers that have
-    no clip.
+    """Yield the clips of all files. For a file with a clip, also yield the optimizer steps and the optimizers without a
+    clip.
 
-    If Accelerate might have scaled the gradients, the effect of a clip is unknown.
+    The effect of a clip is unknown if Accelerate might have scaled the gradients.
     """
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
@@ -153,7 +153,7 @@ def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
-    """If a file has other clips, leave out calls with an infinite threshold, which only measure a norm."""
+    """Leave out calls with an infinite threshold in files with other clips. Such a call only measures a norm."""
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
@@ -175,8 +175,8 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Remove each clip of a framework that is in fact a call of a unified_clip method. PyTorch's tensors also have a
-    method `clip_`."""
+    """Remove clips of frameworks that are in fact calls of unified_clip's methods. PyTorch's tensors also have a method
+    `clip_`."""
     places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -297,7 +297,7 @@ def _with_settings(
 def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
     """Return a clip whose threshold is the default of a command line option.
 
-    The default 0 is not used as the threshold, because an option with the value 0 often switches the clip off.
+    The default 0 is ignored, because an option with the value 0 often switches the clip off.
     """
     rule, option = use.rule, options.find(source, code)
     if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
@@ -325,7 +325,7 @@ def _passes_class(source: Source, call: ast.Call | None) -> bool:
 
 
 def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
-    """Return a trainer's clip. The effect of the clip is unknown if settings of DeepSpeed might change the effect."""
+    """Return a trainer's clip. If settings of DeepSpeed might change its effect, the effect is unknown."""
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
     why, is_rejected = deepspeed.problem(source, use.path, use.line, use.column, use.config)

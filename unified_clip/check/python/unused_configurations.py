@@ -36,7 +36,7 @@ NOT_PASSED = (
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     """Set `unused` if this file does not use the configuration that `call` creates.
 
-    The effect of the clip is unknown if no code can use the configuration.
+    If no code can use the configuration, the effect of the clip is unknown.
     """
     value: ast.AST = call
     while isinstance(source.parents[value], configuration_uses.PASSES):
@@ -73,10 +73,10 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield each clip. If `unused` is set, search the other files in `paths` for uses of the configuration.
+    """Yield each clip. For a clip with `unused`, search the other files in `paths` for uses of the configuration.
 
-    If a file might use the configuration, set `users` and a note instead of `unused`. If no file uses the
-    configuration, the effect of the clip is unknown.
+    If a file might use the configuration, `users` and a note replace `unused`. If no file uses the configuration, the
+    effect of the clip is unknown.
     """
     files: dict[Path, _File] = {}
     for use in uses:
@@ -102,8 +102,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
-    """Return the files in `others` that can import `name` from a module, directly or through another file in
-    `others`."""
+    """Return the files in `others` that can import `name` from a module, also through another file in `others`."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # other files may import the name from `added`
@@ -130,14 +129,13 @@ class _File:
         return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
 
     def aliases(self, name: str, modules: Set[str]) -> set[str]:
-        """Return all names under which the file imports `name` from one of the modules, including through `import
-        *`."""
+        """Return all names under which the file imports `name` from one of the modules. `import *` counts, too."""
         imports = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
         aliases = [each for node in imports if self._origin(node) in modules for each in node.names]
         return {each.asname or name for each in aliases if each.name in (name, "*")}
 
     def uses(self, name: str, modules: Set[str]) -> bool:
-        """Return whether the file uses `name` from one of the modules, or uses an attribute called `name`."""
+        """Return whether the file uses `name` from one of the modules, or an attribute called `name`."""
         if self.source is None:
             return False
         if any(configuration_uses.is_used(self.source, each) for each in self.aliases(name, modules)):
@@ -162,6 +160,6 @@ def _names_module(node: ast.AST, modules: Set[str]) -> bool:
 
 
 def _module(path: Path) -> str:
-    """Return the last part of the name by which a file is imported. For `__init__.py`, return the name of the
+    """Return the last part of the name by which a file is imported. For `__init__.py`, this is the name of the
     directory."""
     return path.resolve().parent.name if path.stem == "__init__" else path.stem

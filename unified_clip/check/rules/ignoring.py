@@ -27,7 +27,7 @@ NOT_APPROVED = (
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
     """Return the index of the first entry that matches the file and the name of a clip, or None.
 
-    For an inherited clip, the entry must match the inheriting file, not the base file.
+    The entry for an inherited clip must match the inheriting file, not the base file.
     """
     file = use.read or use.path
     return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
@@ -41,7 +41,7 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 def applied(
     rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
-    """Add the reason of the matching entry to a finding. If the entry does not approve the effect, add advice."""
+    """Add the reason of the matching entry to a finding. Add advice if the entry does not approve the effect."""
     index = index_of(rules, use, root)
     if index is None:
         return finding
@@ -83,9 +83,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` approves every
     effect.
 
-    If no known trainer reads the clip keys, compare the names and the values of the keys with the entry. Otherwise,
-    compare the clip with the entry. Settings that the entry does not have come from the shared configuration. The
-    family and the eps can differ.
+    The clip is compared with the entry. Settings that the entry does not have come from the shared configuration. The
+    family and the eps can differ. If no known trainer reads the clip keys, the names and the values of the keys are
+    compared instead.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -106,7 +106,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
     """Return whether an entry of `check.ignore` accepts all clip keys of a file.
 
-    Each number must be equal to the threshold of the entry. For the rule "none", each number must be 0.
+    Each number must be equal to the threshold of the entry, or to 0 for the rule "none".
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold

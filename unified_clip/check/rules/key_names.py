@@ -26,8 +26,7 @@ NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
 """Patterns for names of keys, and the rules that a matching key can set. The first match decides."""
 
 ONLY_VALUE = re.compile(r"(clip_?)?value")
-"""Matches names such as CLIP_VALUE in Detectron2. CLIP_TYPE names the rule, and CLIP_VALUE is the threshold of that
-rule."""
+"""Matches names such as CLIP_VALUE in Detectron2. There, CLIP_TYPE names the rule, and CLIP_VALUE is its threshold."""
 
 
 def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:

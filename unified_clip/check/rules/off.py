@@ -32,10 +32,9 @@ def marked(use: ClipUse) -> ClipUse:
 
 
 def not_understood(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """Yield a clip of unknown effect for each file that `check.off` lists and that has no known trainer.
+    """Yield a clip of unknown effect for each file of `check.off` without a known trainer.
 
-    If a pattern matches a file with a known trainer, skip the Python files and base files that the pattern also
-    matches.
+    Python files and base files are skipped if the pattern also matches a file with a known trainer.
     """
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     shows |= file_uses.repeats

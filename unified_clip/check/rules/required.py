@@ -90,9 +90,9 @@ def check(
 def each(
     globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path
 ) -> tuple[list[ClipUse], list[str]]:
-    """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains and has no clip.
+    """Return a `ClipUse` without a configuration for each Python file of `check.each` that trains without a clip.
 
-    If a file leaves its clip to a library's trainer, return a note instead.
+    For a file that leaves its clip to a library's trainer, return a note instead.
     """
     clips = [use for use in file_uses.uses if _is_clip(use)]
     clipping = _files(clips) | file_uses.files
@@ -133,9 +133,9 @@ def _is_clip(use: ClipUse) -> bool:
 
 
 def explicit(globs: Sequence[str], files: Sequence[Path], file_uses: FoundClips, root: Path) -> Iterator[ClipUse]:
-    """If a configuration file of `check.explicit` has no clip key, yield a clip of unknown effect.
+    """Yield a clip of unknown effect for each configuration file of `check.explicit` without a clip key.
 
-    If a pattern has a wildcard, skip matching files that do not look like a configuration.
+    For a pattern with a wildcard, files that do not look like a configuration are skipped.
     """
     shows = _files(file_uses.uses) | file_uses.files
     for file in files:
@@ -163,15 +163,14 @@ def _elsewhere(files: Sequence[Path], file_uses: FoundClips, also: str = "") -> 
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files with these clips. Files that use the configurations of the clips are
-    included."""
+    """Return the real paths of the files with these clips, and of the files that use the clips' configurations."""
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: FoundClips
 ) -> Iterator[tuple[Path, Finding]]:
-    """If a path contains no file with a clip, yield the path and a finding."""
+    """Yield each path that contains no file with a clip, and a finding."""
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)

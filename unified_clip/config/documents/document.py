@@ -33,16 +33,14 @@ class Document:
     """
 
     data: Any
-    """The values of the file. The values of a merged document come from all its files. If a value cannot be read, it is
-    an `Unknown`.
-    """
+    """The values of the file, or of all merged files. A value that cannot be read is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
     """Maps each path of keys to its line. For toml, yaml and json, this mapping is empty."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
-    """Keys that occur twice in this file. The field `data` has the last value of each of these keys."""
+    """Keys that occur twice in this file. The field `data` has the last value of each key."""
 
     layers: tuple[Layer, ...] = ()
     """Later files replace keys of earlier files."""
@@ -53,8 +51,10 @@ class Document:
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def origin(self, keys: Sequence[Key]) -> tuple[Document, Sequence[Key]]:
-        """Return (file that sets a key, path of the key in the file). For a key that no file sets, search for the
-        innermost table of `keys` instead. If no file has this table, return (this document, `keys`).
+        """Return (file that sets a key, path of the key in the file).
+
+        For a key that no file sets, return the place of its innermost table. If no file has this table, return (this
+        document, `keys`).
         """
         for length in range(len(keys), 0, -1):
             for document, at in reversed(self.layers if self.shows(*keys[:length]) else ()):
@@ -65,9 +65,7 @@ class Document:
         return self, keys
 
     def line(self, keys: Sequence[Key]) -> int | None:
-        """Return the line of a key. If the key is not set, return the line of the innermost table that contains the
-        key.
-        """
+        """Return the line of a key. For a key that is not set, return the line of its innermost table."""
         document, keys = self.origin(keys)
         find = {"toml": toml_text.line_of, "yaml": yaml_text.line_of, "json": yaml_text.line_of}.get(document.kind)
         for length in range(len(keys), 0, -1):
@@ -90,8 +88,10 @@ class Document:
         return ConfigError(f"{self.place(keys, self.name)}: {message}", code)
 
     def get(self, *keys: Key, default: Any = None) -> Any:
-        """Return the value at a path of keys. If a key is missing, or a table on the path is null, return `default`. If
-        the value is unknown, or a value on the path is not a table, raise ConfigError.
+        """Return the value at a path of keys.
+
+        If a key is missing, or a table on the path is null, return `default`. If the value is unknown, or a value on
+        the path is not a table, raise ConfigError.
         """
         value = self.data
         for index, key in enumerate(keys):
@@ -115,9 +115,9 @@ class Document:
         return value
 
     def has(self, *keys: Key) -> bool:
-        """Return whether the file has a key, even if the value of the key is null.
+        """Return whether the file has a key, even with the value null.
 
-        If the answer depends on a value or a base file that cannot be read, raise ConfigError.
+        Raise ConfigError if the answer depends on an unreadable value or base file.
         """
         table = self.data
         for index, key in enumerate(keys):
@@ -132,7 +132,7 @@ class Document:
         return True
 
     def shows(self, *keys: Key) -> bool:
-        """Return whether the document has a key. The value can be null. Files that cannot be read are ignored."""
+        """Return whether the document has a key, even with the value null. Unreadable files are ignored."""
         table = self.data
         try:
             for key in keys:

@@ -37,8 +37,9 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, kind: str, name: str) -> Document:
-    """Parse TOML, YAML or JSON. An empty text becomes a document without keys. Duplicate keys of YAML and JSON are not
-    an error here, because the parsers of trainers use the last value.
+    """Parse TOML, YAML or JSON. An empty text becomes a document without keys.
+
+    Duplicate keys of YAML and JSON are no error here, because the parsers of trainers use the last value.
     """
     _check_kind(kind)
     try:

@@ -15,11 +15,12 @@ LONGEST = 10_000
 """The maximum length of a text after its interpolations are replaced."""
 
 MOST_VALUES = 100_000
-"""Without a limit, interpolations of tables could fill the memory."""
+"""The maximum number of values in the result. Interpolations of tables could otherwise fill the memory."""
 
 
 def resolve(data: Any) -> Any:
-    """Replace each interpolation in the data by its value. If an interpolation has no value, it becomes an `Unknown`.
+    """Replace each interpolation in the data by its value. An interpolation without a value becomes an `Unknown`.
+
     If the result has more than MOST_VALUES values, return a single `Unknown`.
     """
     resolver = _Resolver(data)
@@ -96,7 +97,7 @@ class _Resolver:
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
-        """Return the value of the key `name`. The text at `path` has the interpolation `${name}`."""
+        """Return the value of the key `name`, for the interpolation `${name}` in the text at `path`."""
         if "${" in name:
             name = str(self._replaced(path, name))
         if ":" in name:

@@ -13,7 +13,7 @@ Key = str | int
 
 
 class Duplicate(NamedTuple):
-    """An entry of a table. The same key occurs again later in the table."""
+    """An entry of a table whose key occurs again later in the table."""
 
     keys: tuple[Key, ...]
     line: int
@@ -21,8 +21,9 @@ class Duplicate(NamedTuple):
 
 
 def dotted(keys: Sequence[Key]) -> str:
-    """Return a path of keys as text, such as "threshold.start" or "groups 2, threshold". Entries of lists are counted
-    from 1. If the complete file is a list, the text begins with a phrase such as "entry 2".
+    """Return a path of keys as text, such as "threshold.start" or "groups 2, threshold".
+
+    Entries of lists are counted from 1. For a file that is a list, the text begins with a phrase such as "entry 2".
     """
     text = ""
     for key in keys:

@@ -25,7 +25,7 @@ class MergeRules:
     """The rules by which a trainer merges two tables."""
 
     delete_key: str = ""
-    """The name of a key such as `_delete_`. A table in which this key is true replaces the table of the base file."""
+    """The name of a key such as `_delete_`. A table with this key set to true replaces the table of the base file."""
 
     keeps_missing: bool = False
     """Whether "???" keeps the value of the base file, as in Hydra."""
@@ -33,8 +33,9 @@ class MergeRules:
     is_strict: bool = False
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Merge `upper` onto `lower`. `lower` is the data of a base file, or an `UnreadFile`. If a table is merged onto
-        an `UnreadFile`, the table becomes a `PartialTable`.
+        """Merge `upper` onto `lower`, the data of a base file or an `UnreadFile`.
+
+        A table that is merged onto an `UnreadFile` becomes a `PartialTable`.
         """
         if not isinstance(upper, dict):
             return upper

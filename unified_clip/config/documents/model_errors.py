@@ -1,6 +1,4 @@
-"""Describe the first error that pydantic finds in a document. The message has the place, the wrong value, and the
-correct values.
-"""
+"""Describe the first error that pydantic finds in a document: its place, the wrong value, and the correct values."""
 
 from __future__ import annotations
 
@@ -43,8 +41,9 @@ TAGS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
-    """Convert the first error of pydantic to a ConfigError. Errors about unknown keys come first, because a misspelt
-    key also causes an error about a missing key.
+    """Convert the first error of pydantic to a ConfigError.
+
+    Errors about unknown keys come first, because a misspelt key also causes an error about a missing key.
     """
     errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
     # If a value may have several types, report the error of the type that fits best: the deepest error.
@@ -117,6 +116,7 @@ def _remedy(error: Any) -> str:
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
     """Return a message about an unknown name. The message suggests the most similar name, or lists all known names.
+
     kind: The kind of the name, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
@@ -129,8 +129,9 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
-    """Return (keys, possible types of the value, value) for a location in an error of pydantic. A location can also
-    contain the names of union members. These names are not keys of the document.
+    """Return (keys, possible types of the value, value) for a location in an error of pydantic.
+
+    Names of union members in the location are not keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []
@@ -150,7 +151,7 @@ def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> lis
 
 
 def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
-    """Return the possible types of the value at a key or an index. If the key is unknown, return None."""
+    """Return the possible types of the value at a key or an index. For an unknown key, return None."""
     inner: list[Any] = []
     is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
     for type_ in types:
@@ -165,9 +166,8 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the member types of a union type, without pydantic's constraints. For a type that is not a union, return a
-    list with only this type.
-    """
+    """Return the member types of a union type, without pydantic's constraints. For another type, return a list of this
+    type."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

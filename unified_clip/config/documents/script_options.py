@@ -12,7 +12,7 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORE
 
 
 def script_options(text: str) -> list[tuple[int, str, Any]]:
-    """Return (line, name, value) of each `--option` of a script. If no word follows the option, the value is None."""
+    """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option."""
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
         if match := OPTION.fullmatch(word):

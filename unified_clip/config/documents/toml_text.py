@@ -16,7 +16,7 @@ from .unreadable import NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
-    """Return (data, ()). The second item is always empty, because TOML forbids keys that occur twice."""
+    """Return (data, ()). The second item is always empty, because TOML forbids duplicate keys."""
     try:
         return tomllib.loads(text), ()
     except tomllib.TOMLDecodeError as error:
@@ -26,7 +26,6 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> ParseError:
-    """Return the error of the parser, with the line number."""
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)
     at = re.match(r"line (\d+)", place)  # without a line, the error is at the end of the document
@@ -39,8 +38,9 @@ def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> ParseError:
 
 
 def line_of(text: str, keys: Sequence[Key]) -> int | None:
-    """Return the line of a key. If a table has no header, return the line of the first key in the table. The function
-    puts a mark at the key, converts the document to text, and counts the lines above the mark.
+    """Return the line of a key. For a table without a header, return the line of its first key.
+
+    The function puts a mark at the key, converts the document to text, and counts the lines above the mark.
     """
     mark = "unified_clip_was_here"
     try:

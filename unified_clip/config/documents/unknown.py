@@ -14,14 +14,12 @@ UNKNOWN = "UC106"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value that cannot be read from the files. An example is the result of a function call."""
+    """A value that cannot be read from the files, such as the result of a function call."""
 
     source: str
     advice: str
     reason: str = ""
-    """A sentence about the reason why the value is unknown. The text '' means that the value is only known at run
-    time.
-    """
+    """A sentence about the reason. The text '' means that the value is only known at run time."""
 
     @property
     def problem(self) -> str:

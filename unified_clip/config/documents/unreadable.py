@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ParseError(Exception):
-    """The error for a text that cannot be parsed. If the parser reports no line, `line` is None."""
+    """The error for a text that cannot be parsed. `line` is None if the parser reports no line."""
 
     def __init__(self, line: int | None, message: str) -> None:
         super().__init__(message)

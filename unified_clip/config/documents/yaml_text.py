@@ -14,9 +14,8 @@ from .unknown import Unknown
 from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 
 ALIAS_ALLOWANCE = 100_000
-"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. The value of an alias counts at each use. Without
-a limit, nested aliases could fill the memory.
-"""
+"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. Each use of an alias counts, because nested
+aliases could fill the memory."""
 
 STANDARD = "tag:yaml.org,2002:"
 INT, FLOAT = f"{STANDARD}int", f"{STANDARD}float"
@@ -72,8 +71,9 @@ def _marked(problem: str, node: yaml.Node) -> ParseError:
 
 
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
-    """Return the value of a node with an unknown tag, such as !LinearWarmup. If the node is a table or a list, the tag
-    is ignored. If the node is a text, as in `!include base.yaml`, the result is an `Unknown`.
+    """Return the value of a node with an unknown tag. For a table or a list, as in !LinearWarmup, the tag is ignored.
+
+    For a text, as in `!include base.yaml`, the result is an `Unknown`.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:
@@ -110,7 +110,7 @@ BREAKS = re.compile("[\x85\u2028\u2029]")
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper. The dumper quotes a text such as "1e-6", so that no version of YAML reads the text as a number."""
+    """A YAML dumper that quotes a text such as "1e-6". Some versions of YAML would read the text as a number."""
 
     yaml_implicit_resolvers = {
         first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()), *resolvers]
@@ -172,8 +172,8 @@ def _duplicates(text: str) -> Iterator[Duplicate]:
 def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
     """Return the size of a node: the number of its characters plus the number of its values.
 
-    sizes: The sizes of visited nodes, by `id`. None marks a node whose size is not computed yet. An alias to such a
-        node is recursive.
+    sizes: The sizes of visited nodes, by `id`. While the size of a node is computed, its entry is None. An alias to
+        this node is recursive.
     """
     size = sizes.setdefault(id(node), None)
     if size is None and isinstance(node, yaml.ScalarNode):
@@ -209,9 +209,8 @@ def line_of(text: str, keys: Sequence[Key]) -> int | None:
 
 
 def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the node of a key and the node of its value. The search includes tables that `<<` merges. If the key is
-    missing, return None.
-    """
+    """Return the node of a key and the node of its value, or None for a missing key. Tables that `<<` merges are
+    searched, too."""
     if id(node) in visited or not isinstance(node, yaml.MappingNode):
         return None
     visited.add(id(node))

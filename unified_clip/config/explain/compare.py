@@ -36,8 +36,7 @@ class ExampleResult:
 
     coef: float | None
     """The smallest clip coefficient. If the step is skipped or an error is raised, `coef`, `norm_clipped` and `results`
-    are None.
-    """
+    are None."""
 
     norm_clipped: float | None
     """The 2-norm of all results. Excluded gradients are part of this norm."""
@@ -69,10 +68,9 @@ class ComparedResults:
     a: ExampleResult
     b: ExampleResult
     distance: float
-    """The largest difference between elements of the two results, divided by the largest magnitude of all elements. For
-    results that differ in NaN or infinite elements, the distance is inf. If only one configuration skips the step or
-    raises an error, the distance is also inf.
-    """
+    """The largest difference between elements of the two results, divided by the largest magnitude of all elements. The
+    distance is inf if the results differ in NaN or infinite elements, or if only one configuration skips the step or
+    raises an error."""
 
     sentence: str
 
@@ -108,9 +106,7 @@ class ConfigComparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> ExplainedConfig:
-    """Describe a configuration in words, and clip gradients by the configuration. If `gradients` is None, clip example
-    gradients.
-    """
+    """Describe a configuration in words, and clip gradients by it. If `gradients` is None, clip example gradients."""
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
     return ExplainedConfig(name, describe.sentences(config), notes, worked)
@@ -119,8 +115,9 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> ConfigComparison:
-    """Compare the settings of two configurations, and their effects on gradients. If `gradients` is None, use example
-    gradients.
+    """Compare the settings of two configurations, and their effects on gradients.
+
+    If `gradients` is None, example gradients are used.
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]
@@ -148,8 +145,9 @@ def _examples(configs: Sequence[ClipConfig], gradients: Gradients | None, step: 
 
 
 def _apply(config: ClipConfig, example: Example) -> tuple[ExampleResult, list[Array]]:
-    """Clip an example by a configuration, and return (effect, clipped arrays). All elements of parameters are 1. If the
-    step is skipped or an error is raised, the list of arrays is empty.
+    """Clip an example by a configuration, and return (effect, clipped arrays). All elements of parameters are 1.
+
+    There are no arrays if the step is skipped or an error is raised.
     """
     clipper, gradients = Clipper(config), dict(example.gradients)
     parameters = {name: np.ones_like(array) for name, array in gradients.items()} if config.needs_parameters else None
@@ -181,8 +179,9 @@ def _compare(a: ClipConfig, b: ClipConfig, example: Example, names: Sequence[str
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float:
     """Return the largest difference between two elements at the same position, divided by the largest magnitude of all
-    elements. If both lists are equal, the result is 0. NaN equals NaN here. If the lists differ and any element is NaN
-    or infinite, the result is inf.
+    elements.
+
+    NaN equals NaN here. If the lists differ and any element is NaN or infinite, the result is inf.
     """
     if all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)):
         return 0.0

@@ -82,9 +82,8 @@ def number(value: float) -> str:
 
 
 def measured(value: float) -> str:
-    """Return a number as text. If float32 represents the number exactly, return the shortest text for float32.
-    Otherwise, round to 9 digits.
-    """
+    """Return a number as text: the shortest text for float32 if float32 represents the number exactly, and otherwise 9
+    digits."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     is_single = float(single) == value or math.isnan(value)

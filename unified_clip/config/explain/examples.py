@@ -61,7 +61,9 @@ class _Measure:
 
     def scaled(self, arrays: Sequence[Array], share: float) -> list[Array] | None:
         """Scale arrays so that their norm is `share` times the threshold. For the rule "norm", scale each array to this
-        norm. If floats cannot represent the result, return None.
+        norm.
+
+        Return None if floats cannot represent the result.
         """
         target = self.threshold * share
         total = norm_of(arrays, self.order)
@@ -175,7 +177,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
-    """Group example names. Within a group, each configuration applies one rule to all names."""
+    """Group example names. In a group, each configuration applies one rule to all names."""
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))
     parts = [_part_by_name(config, names) for config in configs]
@@ -215,6 +217,6 @@ def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
 
 
 def _matching_name(pattern: str, standin: str) -> str:
-    """Return a name that matches a pattern. The function replaces `*` by `standin`, `?` by x, and `[ab]` by a."""
+    """Return a name that matches a pattern: `standin` replaces `*`, x replaces `?`, and a replaces `[ab]`."""
     text = re.sub(r"\[(!?)(.)[^]]*\]", lambda match: "_" if match[1] else match[2], pattern)
     return text.replace("*", standin).replace("?", "x")

@@ -13,7 +13,7 @@ Convention = Literal["timm", "optax", "composer"]
 
 
 def agc_settings(clip_factor: float | None, convention: Convention, **options: float) -> dict[str, Any]:
-    """Return the settings of AGC. If `clip_factor` is None or inf, return {"rule": "none"}.
+    """Return the settings of AGC. For a `clip_factor` of None or inf, return {"rule": "none"}.
 
     convention: The package whose variant of AGC applies.
     """

@@ -61,7 +61,7 @@ class Imported:
     """Sentences for the user, for example about a default of the trainer."""
 
     not_finite: str = ""
-    """Sentences about steps whose norm is not finite. If the trainer clips these steps by its rule, the text is ''."""
+    """Sentences about steps whose norm is not finite. The text is '' if the trainer clips these steps by its rule."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -91,17 +91,15 @@ class Format(ABC):
     """The newest supported release of the trainer. Exports use this release by default."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why a reader of the file needs the version of the trainer. '' means that the version has no effect."""
+    """The reason why the version of the trainer must be known. '' means that the version has no effect."""
 
     extends: ClassVar[str] = ""
-    """The name of another format whose keys this trainer also has. If both formats recognise a file, this class reads
-    the file.
-    """
+    """The name of another format whose keys this trainer also has. This class reads the files that both formats
+    recognise."""
 
     instead: ClassVar[str] = ""
-    """A phrase for error messages. The phrase contains code that clips in this trainer. The variable `clip` in the code
-    is a `ClipConfig`. If no code can clip in this trainer, the text is ''.
-    """
+    """A phrase for error messages with code that clips in this trainer. In the code, `clip` is a `ClipConfig`. The text
+    is '' if no code can clip in this trainer."""
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of keys that only this trainer has. A file with any of these keys is in this format."""
@@ -114,12 +112,10 @@ class Format(ABC):
     """The paths of clip keys that only this trainer has. The trainer also reads these keys from its command line."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of clip keys that are not supported. If a file sets such a key, `read` raises an error or returns a
-    note.
-    """
+    """The paths of clip keys that are not supported. For these keys, `read` raises an error or returns a note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The names of the keys in `clip_keys` that set a rule. All other keys in `clip_keys` set a threshold."""
+    """The names of the keys in `clip_keys` that set a rule. Other clip keys set a threshold."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
@@ -139,7 +135,7 @@ class Format(ABC):
     has_bounds: ClassVar[bool] = False
     nonfinite: ClassVar[Sequence[str]] = ("family",)
     not_finite: ClassVar[str] = ""
-    """Sentences about steps whose norm is not finite. If the trainer clips these steps by its rule, the text is ''."""
+    """Sentences about steps whose norm is not finite. The text is '' if the trainer clips these steps by its rule."""
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         """Return the paths at which a file can have clip keys."""
@@ -157,7 +153,10 @@ class Format(ABC):
         """
 
     def write(self, settings: Settings, version: Version) -> Any:
-        """By default, the data has only the first clip key. For an unsupported setting, raise NotRepresentableError."""
+        """Return the data of a file. By default, the data has only the first clip key.
+
+        NotRepresentableError: A setting is not supported.
+        """
         threshold = self.export_threshold(settings)
         data = self.off if threshold is None else threshold
         for key in reversed(self.clip_keys[0]):
@@ -165,9 +164,9 @@ class Format(ABC):
         return data
 
     def require_version(self, version: Version | None, document: Document, unset: str = "") -> Version:
-        """Return the version that the user passed. If the user passed no version, raise ConfigError.
+        """Return the version that the user passed. Without a version, raise ConfigError.
 
-        unset: A key that the file does not set. The version is needed only because this key is missing.
+        unset: The missing key that makes the version necessary.
         """
         if version is None:
             newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
@@ -178,7 +177,7 @@ class Format(ABC):
     def settings(
         self, rule: Rule, threshold: float | None, norm_type: float = 2.0, family: FamilyName | None = None
     ) -> dict[str, Any]:
-        """Return clip settings as a dict. If the threshold is None, return {"rule": "none"}."""
+        """Return clip settings as a dict. For a threshold of None, return {"rule": "none"}."""
         if threshold is None:
             return {"rule": "none"}
         norm = {} if rule == "value" else {"family": family or self.family}
@@ -246,7 +245,7 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export. If the settings clip nothing, or have `min` and `max`, return None.
+        """Return the threshold to export. Return None for settings that clip nothing, or that have `min` and `max`.
 
         rules, family, zero: Values that replace the attributes of the same names.
         """
@@ -267,9 +266,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error message if the settings have include, exclude, groups or an unsupported `nonfinite`.
-        Otherwise, return ''.
-        """
+        """Return an error message for include, exclude, groups or an unsupported `nonfinite`, or ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -282,7 +279,7 @@ class Format(ABC):
 
     @property
     def in_python(self) -> str:
-        """Advice to load the configuration and clip in Python. The advice is '' if the attribute `instead` is ''."""
+        """Advice to load the configuration and clip in Python. Without `instead`, the advice is ''."""
         text = (
             f" Or clip in Python{except_under(self.name)}: write `clip = ClipConfig.load(FILE)`, then {self.instead}."
         )
@@ -323,7 +320,7 @@ class OwnFormat(Format):
 
     @abstractmethod
     def parse(self, text: str, name: str) -> Document:
-        """Parse the text of a file. `name` is the name of the file in error messages."""
+        """Parse the text of a file. Error messages contain `name`."""
 
     @abstractmethod
     def dump(self, data: Any) -> str:
@@ -331,9 +328,8 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice for trainers in which a threshold of 0 or inf makes training fail. The number is not written as 1e20, because
-PyYAML reads 1e20 as a string.
-"""
+"""Advice for trainers whose training fails with a threshold of 0 or inf. PyYAML would read the text 1e20 as a
+string."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
@@ -354,7 +350,7 @@ def parse_version(text: str | None) -> Version | None:
 
 
 def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[str]:
-    """If the file does not set a key, return a note about the default of the trainer. Otherwise, return [].
+    """Return a note about the default of the trainer, or [] if the file sets a key.
 
     effect: The effect of the default in words, such as "Trainer clips at 1.0".
     """
@@ -362,7 +358,7 @@ def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[s
 
 
 def read_norm_type(document: Document, keys: Sequence[str]) -> float:
-    """Return the norm type at a path of keys. If the file does not set the key, return 2."""
+    """Return the norm type at a path of keys, or 2 without the key."""
     value = document.get(*keys, default=2.0)
     if isinstance(value, str) and value.lower() == "inf":
         value = math.inf

@@ -39,8 +39,9 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 
 
 def is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
-    """Return whether the last key of a path has the name of a clip key. If the value is a number, a misspelt name such
-    as max_grad_nrom is also accepted.
+    """Return whether the last key of a path has the name of a clip key.
+
+    For a number, a misspelt name such as max_grad_nrom is accepted, too.
     """
     name = normalized(path[-1])
     if any(name == normalized(place[-1]) for place in places):

@@ -29,7 +29,7 @@ from .trainers.huggingface.training_arguments import NO_TRAINER
 UNIFIED_CLIP = "unified_clip"
 
 COMMON_KEYS = {"hf": ("output_dir", "per_device_train_batch_size")}
-"""Keys that identify a format if a file has all of these keys. These keys are used if no format recognises the file."""
+"""Keys that identify a format if a file has all of them. They are used if no format recognises the file."""
 
 _TENSORFLOW = (
     " For Keras's optimizers, pass keras. If your own loop calls tf.clip_by_global_norm, write a clip configuration."
@@ -62,9 +62,7 @@ def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, An
 
 
 def settings(candidate: Candidate, version: Version | None = None) -> dict[str, Any]:
-    """Return the clip settings in a parsed file. If the file belongs to a trainer, the entry `provenance` has notes
-    about the import.
-    """
+    """Return the clip settings in a parsed file. For a trainer's file, `provenance` has notes about the import."""
     trainer, document = candidate
     if trainer is None:
         return settings_data(document)
@@ -90,8 +88,7 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings in a file of unified_clip. For a trainer's file, the error message has the command that
-    imports the file."""
+    """Return the settings in a file of unified_clip. For a trainer's file, the error message has the import command."""
     path = Path(path)
     try:
         return settings_data(_parse_own(path))
@@ -111,8 +108,7 @@ def write(
     """Export a configuration as text in the format of a trainer. Return (text, notes for the user).
 
     to: "name" or "name@version" of the format.
-    version: The version of the trainer. The default is the version in `to`. If `to` has no version, the default is the
-    newest supported version.
+    version: The version of the trainer. The default is the version in `to`, or else the newest supported version.
     nearest: Whether to replace an unsupported family or eps by the family and the eps of the format.
     kind: "toml", "yaml" or "json". The default is `kinds[0]` of the format.
     """
@@ -153,7 +149,7 @@ def _written(trainer: Format, config: Settings, version: Version, kind: str | No
 
 
 def parse_name(text: str) -> tuple[str, Version | None]:
-    """Split "name@version" into (name, version). If the text has no "@", the version is None."""
+    """Split "name@version" into (name, version). Without "@", the version is None."""
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:
         hint = HINTS.get(name.lower(), "")
@@ -175,7 +171,7 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a note if another format recognises the file instead of `trainer`, else []."""
+    """Return a note if only another format recognises the file, else []."""
     if document.path is None or trainer.recognises(document):
         return []
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
@@ -208,7 +204,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
 
 def _compose(trainer: Format, document: Document) -> Document:
-    """Merge a document with its base files. If a base file is unreadable, all keys that it might set become unknown."""
+    """Merge a document with its base files. All keys that an unreadable base file might set become unknown."""
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)
 
@@ -224,8 +220,9 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, merged file) for each format that recognises a file. If a format extends another format, the
-    result has only the extending format. If no format recognises the file, use COMMON_KEYS.
+    """Return (format, merged file) for each format that recognises a file. If no format recognises it, use COMMON_KEYS.
+
+    If one format extends another format, the result has only the extending format.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 
@@ -235,7 +232,7 @@ def _recognising_formats(path: Path) -> list[Format | None]:
 
 
 def _plain(path: Path) -> list[Candidate]:
-    """Return the result of `recognising` for a file that is not merged with its base files."""
+    """Return the result of `recognising` for a file without its base files."""
     candidates = _candidates(path)
     extended = {trainer.extends for trainer, _ in candidates if trainer}
     return [(trainer, document) for trainer, document in candidates if not trainer or trainer.name not in extended]
@@ -258,9 +255,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _recognises(trainer: Format, document: Document) -> bool:
-    """Return whether a format recognises a file. The format can recognise the file itself, or the file merged with its
-    base files.
-    """
+    """Return whether a format recognises a file, either alone or merged with its base files."""
     if trainer.recognises(document):
         return True
     with contextlib.suppress(ConfigError):
@@ -274,7 +269,7 @@ def _has_common_keys(trainer: Format, document: Document) -> bool:
 
 
 def _unread_base(path: Path) -> str:
-    """Return sentences about the first base file that cannot be read. If all base files can be read, return ''."""
+    """Return sentences about the first base file that cannot be read, or ''."""
     for trainer in FORMATS.values():
         if _may_read(trainer, path) and trainer.inheritance.keys:
             try:
@@ -332,7 +327,7 @@ def _advice(path: Path) -> str:
 
 
 def _import_advice(path: Path) -> str:
-    """Return advice to import a trainer's file, with the command. If no format recognises the file, return ''."""
+    """Return advice with the command that imports a trainer's file. For an unknown format, return ''."""
     try:
         trainers = _recognising_formats(path)
     except ConfigError:

@@ -35,7 +35,7 @@ SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, owner
 
 
 def except_under(format_: str) -> str:
-    """Return a phrase such as ", except under DeepSpeed or XLA". If the advice works under all engines, return ''."""
+    """Return a phrase such as ", except under DeepSpeed or XLA", or '' if the advice works under all engines."""
     return f", except under {UNDER[format_]}" if format_ in UNDER else ""
 
 
@@ -46,8 +46,7 @@ STRATEGIES = {
     "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
 }  # fmt: skip
 """Maps parts of strategy names to engines. The parts are in lower case, and can also occur in the name of a class. The
-first part that matches is used.
-"""
+first matching part counts."""
 
 
 def strategy_name(strategy: Any) -> str:
@@ -66,7 +65,7 @@ def of_strategy(strategy: Any) -> str:
 
 
 def of_file(format_: str, document: Document) -> str:
-    """Return the engine that a trainer's file selects, if it restricts clipping in code. Otherwise, return ''."""
+    """Return the engine of a trainer's file, if it restricts clipping in code. Otherwise, return ''."""
     data = document.data if isinstance(document.data, dict) else {}
     if format_ in OWN:
         return OWN[format_]

@@ -70,8 +70,9 @@ def check(document: Document, trainer: Format) -> list[Path]:
 
 
 def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off: bool) -> list[str]:
-    """Return a note for each clip key that the trainer ignores. If the trainer clips nothing, raise ConfigError for the
-    first ignored key.
+    """Return a note for each clip key that the trainer ignores.
+
+    If the trainer clips nothing, raise ConfigError for the first ignored key.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -113,7 +114,8 @@ def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return a text such as "max_grad_norm is not set" if no clip key of the file has a value. Otherwise, return ''.
+    """Return a text such as "max_grad_norm is not set" if no clip key of the file has a value, or ''.
+
     Keys that set a rule are not checked.
     """
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
@@ -158,7 +160,7 @@ def _explained(place: Path, trainer: Format) -> str:
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:
-    """Return the first place whose table exists in the file. If no table exists, return the first place."""
+    """Return the first place whose table exists in the file. Without such a table, return the first place."""
     return max(places, key=lambda place: document.shows(place[0]))
 
 

@@ -62,9 +62,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def last_name(node: ast.AST) -> str:
-    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`. If the node is not a name,
-    return ''.
-    """
+    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`, or ''."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return str(getattr(node, "attr", getattr(node, "id", "")))
@@ -101,8 +99,9 @@ class Source:
         return imports
 
     def _bound(self) -> dict[str, list[ast.expr | None]]:
-        """Map each name to the expressions that the source assigns to the name. Other bindings, such as a loop variable
-        or a parameter, add None to the list.
+        """Map each name to the expressions that the source assigns to it.
+
+        Other bindings, such as a loop variable or a parameter, add None to the list.
         """
         values: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
@@ -119,7 +118,7 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Add names for imported modules to `self.imports`. For example, `nn = paddle.nn` adds the name `nn`."""
+        """Add names for imported modules to `self.imports`, such as `nn` for `nn = paddle.nn`."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)
@@ -137,21 +136,21 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`. For all other expressions, return
-        ''.
-        """
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`. For other expressions, return
+        ''."""
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether the source uses the package. If the source only imports the package, the result is False."""
+        """Return whether the source uses the package. An import alone does not count."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
-        """Yield (name in the package, node) for each use of a package, in the order of the source. The expression
-        `optax.tree.clip` uses two names, "tree" and "tree.clip".
+        """Yield (name in the package, node) for each use of a package, in the order of the source.
+
+        The expression `optax.tree.clip` uses two names, "tree" and "tree.clip".
         """
         uses = []
         for node in self.nodes:
@@ -180,9 +179,7 @@ class Source:
         raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
-        """Return the only clip in this file. If there is no clip, return None. If there are several clips, raise
-        ConfigError.
-        """
+        """Return the only clip in this file, or None. For several clips, raise ConfigError."""
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(
@@ -220,9 +217,7 @@ class Source:
         return self.wrong(node, f"the arguments in {text} are only known at run time. {advice}")
 
     def constant(self, node: ast.expr) -> Any:
-        """Return the value of a constant, such as -1.0 or `float("inf")`. The node can also be a name to which the
-        source assigns a constant.
-        """
+        """Return the value of a constant, such as -1.0 or `float("inf")`, or of a name that stands for a constant."""
         try:
             return evaluate(node, partial(self._value_of, depth=0), self.dotted)
         except UnknownValueError as unknown:
@@ -240,9 +235,7 @@ class Source:
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
     def followed(self, node: ast.expr) -> ast.expr:
-        """Return the expression that the source assigns to a name. If the source assigns the name several times, return
-        `node`.
-        """
+        """Return the expression that the source assigns to a name. For several assignments, return `node`."""
         for _ in range(MAX_ALIASES):
             values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
             if len(values) != 1 or values[0] is None:

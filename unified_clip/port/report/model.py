@@ -45,8 +45,7 @@ class WorkedExample(ReportModel):
 
 
 class ClipMeaning(ReportModel):
-    """The effect of one or more clips. The effect is described as a text and as a configuration, and shown with example
-    gradients."""
+    """The effect of one or more clips: a text, a configuration, and example gradients."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -71,7 +70,7 @@ class SettingDifference(ReportModel):
 
 
 class ComparedExample(ReportModel):
-    """The results of a clip and of the replacement. Both results start from the same example gradients."""
+    """The results of a clip and of the replacement for the same example gradients."""
 
     of: str
     before: WorkedExample
@@ -101,8 +100,8 @@ class MeaningComparison(ReportModel):
 
 
 class KnownDifferenceSummary(ReportModel):
-    """A known difference between the result of a framework's function and the result of unified_clip. The difference is
-    larger than rounding."""
+    """A known difference between the results of a framework's function and of unified_clip. It is larger than
+    rounding."""
 
     number: int
     """The number of this entry, from 1. Clips contain this number."""
@@ -113,11 +112,11 @@ class KnownDifferenceSummary(ReportModel):
 
     kind: str
     size: Real | None
-    """The size of the difference. If the function returns a norm, the size is the relative error of the norm.
-    Otherwise, the size is the largest error of an element, divided by the largest exact element."""
+    """The size of the difference: the relative error of the norm, if the function returns a norm. Otherwise, the size
+    is the largest error of an element, divided by the largest exact element."""
 
     by: str
-    """The size of the difference as text, or the kind of the difference if the size is unknown."""
+    """The size of the difference as text, or the kind of a difference of unknown size."""
 
     when: str
     why: str
@@ -127,8 +126,7 @@ class KnownDifferenceSummary(ReportModel):
 
     @property
     def owner(self) -> str:
-        """The name of the function. For `*`, which means all functions of a framework, a text such as "all of
-        torch's"."""
+        """The name of the function. For `*`, the text is, for example, "all of torch's"."""
         return f"all of {self.framework}'s" if self.function == "*" else self.function
 
 
@@ -155,15 +153,14 @@ class ReportedClip(ReportModel):
     """The number of the replacement's entry in `meanings`, or null if there is no replacement."""
 
     same: bool | None
-    """Whether `meaning` and `becomes_meaning` are equal, or null if one of these fields is null."""
+    """Whether `meaning` and `becomes_meaning` are equal. The value is null if one of these fields is null."""
 
     difference: str
     """A description of the difference between `meaning` and `becomes_meaning`. The text is empty if one of these fields
     is null."""
 
     comparison: int | None
-    """The number of the entry in `comparisons`. The value is null if both meanings are equal, or if a meaning is
-    missing."""
+    """The number of the entry in `comparisons`. The value is null if both meanings are equal, or if one is missing."""
 
     measured_as: str
     """The function in the parity suite that returns the same result as the function `name`. The text is empty if there
@@ -173,8 +170,8 @@ class ReportedClip(ReportModel):
     """The numbers of entries in `known`: the known differences of the function `measured_as`."""
 
     becomes_known: list[int]
-    """The numbers of entries in `known`: the known differences of the replacement. The list is empty unless the
-    replacement is a framework's function."""
+    """The numbers of entries in `known`: the known differences of the replacement. Only a framework's function has
+    known differences."""
 
     reason: str
     """The reason why the clip is flagged, or why the clip is unchanged."""

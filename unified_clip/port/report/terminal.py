@@ -16,12 +16,11 @@ from rich.text import Text
 from .model import ClipMeaning, Report, ReportedClip, spans
 
 MAX_REPEATED = 80
-"""A text with at most this number of characters is printed each time that it occurs. A longer text is printed in full
-only the first time."""
+"""The largest length of a text that is printed each time. A longer text is printed in full only the first time."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences that change a number in a result. The report lists each of these differences. Other
-differences are only in the HTML report."""
+"""The kinds of known differences that change a number in a result. The report lists each of these differences. All
+other differences are only in the HTML report."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 

@@ -45,7 +45,7 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag an argument of a Keras optimizer if the effect of the clip depends on the version of Keras.
+    """Flag an argument of a Keras optimizer whose effect depends on the version of Keras.
 
     If the threshold is None, the argument stays unchanged.
     """

@@ -61,8 +61,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a call such as torch.clamp clips gradients.
 
-    If the tensor is a gradient, the call is ported. If the tensor might be a gradient, the call is flagged. Any other
-    call stays unchanged.
+    A call on a gradient is ported. A call on a possible gradient is flagged. Any other call stays unchanged.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

@@ -44,7 +44,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 def torch_function(rule: str) -> str:
     """Return the full name of PyTorch's function for a rule.
 
-    If the rule is `norm`, the code has to call the function for each tensor.
+    For the rule `norm`, the code has to call the function for each tensor.
     """
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
@@ -148,7 +148,7 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 
 
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
-    """Mark a clip of an optimizer as rewritten. If the clip is assigned to a variable, remove the assignment."""
+    """Mark a clip of an optimizer as rewritten. Remove the assignment of the clip to a variable, if there is one."""
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:
         file.edits.rewrite(statement, ())

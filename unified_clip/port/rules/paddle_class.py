@@ -28,7 +28,7 @@ def flag_only_named(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.CALLS, matches=is_class, target="drop-in")
 def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
-    """Rename the clip to unified_clip's class. If a training engine in the file rejects this class, flag the clip."""
+    """Rename the clip to unified_clip's class. Flag the clip if a training engine in the file rejects this class."""
     used = [check for check in class_checks() if any(map(check.has, file.module.used_names))]
     if reasons := [check.why_not for check in used if _is_tested(file.module, check)]:
         file.flag(clip, reasons[0])
@@ -43,10 +43,7 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 
 
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
-    """Return the value of the argument `check.argument`, or None if the call does not pass this argument.
-
-    If the call has a starred argument, return the starred argument.
-    """
+    """Return the value of the argument `check.argument`, or a starred argument. For any other call, return None."""
     if argument := keywords_of(call).get(check.argument):
         return argument.value
     values = (argument.value for i, argument in enumerate(call.args) if argument.star or i == check.position)

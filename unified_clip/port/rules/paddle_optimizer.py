@@ -39,9 +39,9 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that Paddle's optimizers get as grad_clip=, or flag them if this is not possible.
+    """Rewrite or flag the clips that Paddle's optimizers get as grad_clip=.
 
-    If all clips of the file are rewritten, also rename clip classes in type annotations.
+    If all clips of the file are rewritten, clip classes in type annotations are renamed, too.
     """
     created = [clip for clip in clips if clip.call is not None]
     if created and file.native and any(map(is_need_clip, file.clips)):
@@ -108,7 +108,7 @@ def _insert_clips(
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
     """Return the name of a variable that is equal to the clip whenever an optimizer step runs.
 
-    If the file has no variable for the clip, add a variable.
+    If the file has no such variable, add a variable.
     """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(

@@ -36,7 +36,7 @@ class RuleOrder(IntEnum):
     """The order in which rules are applied. A clip matches at most one rule of each `RuleOrder`."""
 
     OFF = 0
-    """Leave a trainer's setting unchanged if the setting switches clipping off."""
+    """Leave a trainer's setting unchanged if it switches clipping off."""
 
     JUDGE = 1
     """Decide by the arguments of the clip: leave the clip unchanged, or flag the clip."""
@@ -50,7 +50,7 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The arguments are the file and a clip. For RuleOrder.STEPS, the second argument is a list of clips."""
+"""The function of a rule. It takes the file and a clip. For RuleOrder.STEPS, it takes a list of clips."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def register(
     """Return a decorator that registers a function as a rule.
 
     matches: A function that returns whether the rule applies to a clip.
-    target, native: The rule is used only with these values of --to and --native. None means all values.
+    target, native: The rule is used only with these values of --to and --native. None stands for all values.
     """
 
     def decorate(apply: Apply) -> Apply:

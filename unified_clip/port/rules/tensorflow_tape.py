@@ -35,7 +35,7 @@ SEVERAL_LISTS = (
 )
 OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
-"""The rewrite is possible although a file reads one of these attributes of an optimizer."""
+"""Attributes of an optimizer that a file can read without preventing the rewrite."""
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
@@ -130,10 +130,8 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the training steps that contain a clip.
-
-        If the clip is an argument of a Keras optimizer, return the steps of the optimizer.
-        """
+        """Return the training steps that contain a clip, or the steps of the Keras optimizer that has the clip as an
+        argument."""
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:

@@ -32,11 +32,7 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file.
-
-    After the edits are collected, `to_bytes` returns the edited source. If a line contains several statements, none of
-    these statements is edited.
-    """
+    """All edits of a file. `to_bytes` returns the edited source. A line with several statements is not edited."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -72,7 +68,7 @@ class Edits(cst.CSTTransformer):
         before += [line for line in lines if line not in before]
 
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
-        """Assign the value of a removed argument to a variable. The assignment is a new line before the statement.
+        """Assign the value of a removed argument to a variable, in a new line before the statement.
 
         value: The value of the argument. `remove_argument` removes the argument itself.
         """
@@ -92,7 +88,7 @@ class Edits(cst.CSTTransformer):
     # -- applying
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file with all edits. If there are no edits, imports are not added."""
+        """Return the content of the file with all edits. Without edits, imports are not added."""
         if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
         for node in (*self._replaced, *self._keywords, *self._removed, *self._lines):
@@ -168,8 +164,9 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space for the end of a list, with the comments after the new last element. If there are no such
-    comments, keep the comments before the bracket.
+    """Return the white space for the end of a list, with the comments after the new last element.
+
+    Without such comments, the comments before the bracket are kept.
 
     between: The white space after the last remaining element.
     end: The white space before the closing bracket.
@@ -200,7 +197,7 @@ def _with_comments(statement: Any, comments: Sequence[str]) -> Any:
 
 
 def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-    """Return a placeholder for a removed line. The placeholder keeps the comments of the line."""
+    """Return a placeholder for a removed line, which keeps the line's comments."""
     comments = [comment.value for comment in _comments(line)]
     above = sum(len(_comments(empty_line)) for empty_line in line.leading_lines)
     gap = cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines if comments else ())
@@ -208,10 +205,7 @@ def _gap(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
 
 
 def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
-    """Remove the placeholders from a block.
-
-    Comments of placeholders move to the next statement, or to the end of the block.
-    """
+    """Remove the placeholders from a block. Their comments move to the next statement, or to the end of the block."""
     body: list[Any] = []
     above: list[cst.EmptyLine] = []
     for statement in block.body:
@@ -257,7 +251,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 def _imports(statement: cst.CSTNode) -> bool:
     """Return whether a statement is an import, or a `try` that begins with an import.
 
-    LibCST's matchers are not used, because importing them takes half a second.
+    The import of LibCST's matchers would take half a second.
     """
     if isinstance(statement, cst.Try):
         first = next(iter(statement.body.body), None)

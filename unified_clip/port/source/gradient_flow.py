@@ -122,7 +122,7 @@ class Gradients:
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return all arguments that the file passes for this parameter of a function.
 
-        For a lambda in a call such as map(lambda g: ..., gradients), return the other arguments of the call.
+        For the lambda in a call such as map(lambda g: ..., gradients), return the other arguments of the call.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
@@ -228,7 +228,7 @@ class Gradients:
 def element(kind: Kind, place: int | None) -> Kind:
     """Return the kind of one element of a list or tuple. Elements of a gradient are gradients, too.
 
-    place: The index of the element. If None, return the kind that all elements have in common.
+    place: The index of the element. None stands for the kind that all elements share.
     """
     if isinstance(kind, TupleOf):
         if place is None:

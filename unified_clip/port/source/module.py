@@ -20,8 +20,7 @@ SELF = ("self", "cls")
 MAX_ALIASES = 10
 
 MAX_NAMES = 100
-"""The largest number of full names, such as `torch.clamp`, that one name can have. A name with more full names is
-unknown."""
+"""The largest number of full names, such as `torch.clamp`, of one name. A name with more full names is unknown."""
 
 PROJECT_DEPTH = 6
 """The number of parent folders to search for an imported module."""
@@ -32,7 +31,7 @@ class BoundValue:
     """A value, or a part of a value, that a statement binds to a name."""
 
     value: cst.BaseExpression | None
-    """The expression of the value, or None if there is no expression, as for a parameter or a function."""
+    """The expression of the value. None stands for a value without an expression, such as a parameter or a function."""
 
     path: Sequence[int | None] = ()
     """The indices that lead from `value` to the value of the name, such as (1, 0) for `b` in `a, (b, c) = value`. In
@@ -53,8 +52,8 @@ class Binding:
     reads: Sequence[cst.CSTNode]
 
     key: object = None
-    """A key that identifies the variable. The key is None if the file never binds the name, or if the expression is not
-    a variable."""
+    """A key that identifies the variable. The key is None for a name that the file never binds, and for other
+    expressions."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
@@ -104,7 +103,7 @@ class Module(SyntaxTree):
     def _is_redefined(self, assignments: set[BaseAssignment]) -> bool:
         """Return whether the file defines a function or class with this name at its top level.
 
-        A definition inside an `if` or a `try` does not count, because such code often handles a failed import.
+        Definitions inside an `if` or a `try` do not count, because they often handle a failed import.
         """
         nodes = [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
         own = [node for node in nodes if isinstance(node, cst.FunctionDef | cst.ClassDef)]
@@ -123,7 +122,7 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name, such as "torch.nn" for `nn`, or '' if the full name is unknown."""
+        """Return the full name of a dotted name, such as "torch.nn" for `nn`, or '' for an unknown name."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
@@ -139,8 +138,9 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the file does not define the first part of a name, such as `torch` in `torch.clamp`. Builtins
-        count as defined.
+        """Return whether the file does not define the first part of a name, such as `torch` in `torch.clamp`.
+
+        Builtins count as defined.
         """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
@@ -148,7 +148,7 @@ class Module(SyntaxTree):
         return not is_bound
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a module, or the package that contains the module, is in one of the folders above the file."""
+        """Return whether a module or its package is in one of the folders above the file."""
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -156,14 +156,14 @@ class Module(SyntaxTree):
         return any((folder / file).is_file() for folder in folders for file in files)
 
     def only_target(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
-        """If an expression is assigned to exactly one target, return the target, else None."""
+        """Return the only target to which an expression is assigned, else None."""
         parent = self.parents[node]
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
         return parent.target if isinstance(parent, cst.AnnAssign) else None
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of a variable or of an attribute of self, or UNBOUND for any other expression."""
+        """Return the binding of a variable or of an attribute of self. For other expressions, return UNBOUND."""
         if isinstance(node, cst.Name):
             return self._name_binding(node)
         if isinstance(node, cst.Attribute) and _is_of_self(node) and (owner := self.enclosing(node, cst.ClassDef)):
@@ -211,8 +211,8 @@ class Module(SyntaxTree):
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
         """Return the value that an assignment, a loop, a `with` statement or `:=` binds to a target.
 
-        If the node is not a target, the field `node` of the result is None. For `x += 1` and `x: int`, only the field
-        `value` is None.
+        For a node that is not a target, the field `node` of the result is None. For `x += 1` and `x: int`, only the
+        field `value` is None.
         """
         path: list[int | None] = []
         inner = node
@@ -241,8 +241,8 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression has the same value if it is moved to the node `place`.
 
-        The result assumes that a call always returns the same value, and that attributes of objects other than self do
-        not change.
+        The result assumes that equal calls return equal values. It also assumes that attributes change only in the
+        object self.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):

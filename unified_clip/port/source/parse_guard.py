@@ -28,7 +28,7 @@ TOKENS = re.compile(
     r"|(?P<opens>[(\[{])|(?P<closes>[)\]}])|(?P<parts>[,;])|(?P<begins>\n(?=[\w@]))|(?P<ends>\n)",
     re.DOTALL,
 )
-"""Matches the tokens that make an expression long or deep. The pattern is needed if Python cannot parse the source."""
+"""Matches the tokens that make an expression long or deep, in source that Python cannot parse."""
 
 
 class UnreadableSourceError(Exception):

@@ -55,9 +55,9 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the import that binds a name, or None if the import statement cannot be edited.
+        """Return the import that binds a name, or None for an import statement that cannot be edited.
 
-        Statements cannot be edited inside an `if` or a `try`, or if other code is on the same line.
+        An import statement can be edited if it is alone on its line, and not inside an `if` or a `try`.
         """
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None

@@ -30,8 +30,9 @@ PUNCTUATION = frozenset(
 
 class _MetadataWrapper(metadata.MetadataWrapper):
     def visit_batched(self, visitors: Iterable[Any], before_visit: Any = None, after_leave: Any = None) -> cst.CSTNode:
-        """Call only `visit_Module` of each provider, which visits all nodes. LibCST's method would visit all nodes a
-        second time.
+        """Call only `visit_Module` of each provider, which visits all nodes.
+
+        LibCST's method would visit all nodes a second time.
         """
         with ExitStack() as stack:
             for visitor in visitors:
@@ -101,7 +102,7 @@ class SyntaxTree:
         return call if isinstance(call, cst.Call) and call.func is node else None
 
     def method_call(self, node: cst.CSTNode) -> cst.Call | None:
-        """Return the call of a method, such as `x.method()` for the node `x`, or None if no method is called."""
+        """Return the call of a method, such as `x.method()` for the node `x`, or None."""
         method = self.parents.get(node)
         return self.call_of(method) if isinstance(method, cst.Attribute) else None
 
@@ -196,8 +197,7 @@ def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | No
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the child nodes except white space, comments and punctuation. This function is ten times as fast as
-    LibCST's `children`."""
+    """Yield the child nodes except white space, comments and punctuation, ten times as fast as LibCST's `children`."""
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):

@@ -27,7 +27,7 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "skips clips that change nothing, and clips by a norm that is NaN. Remove it.",
 }
-"""For each argument that PyTorch's functions do not have: the end of a message about the argument."""
+"""Maps each argument that PyTorch's functions lack to the end of a message about the argument."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ class PaddleClips:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources whose clips can all be rewritten. For the clips of all other sources, add a reason to
-        `why_not`.
-        """
+        """Return the sources whose clips can all be rewritten. Clips of other sources get a reason in `why_not`."""
         kept = {argument for source in sources for argument in source.uses}
         complete = []
         for source in sources:
@@ -110,7 +108,7 @@ class PaddleClips:
                 raise UnsureError(f"{name}= {remedy}")
 
     def _source_in(self, binding: Binding) -> ClipSource:
-        """Return the clips that a variable might contain. Raise an error if one of the clips cannot be ported."""
+        """Return the clips that a variable might contain. Raise an error if a clip cannot be ported."""
         clips = []
         may_be_none = self._may_be_inherited(binding)
         for value in known_values(binding):

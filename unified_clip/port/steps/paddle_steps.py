@@ -43,7 +43,7 @@ def find_steps(module: Module, binding: Binding) -> list[PaddleStep]:
 
 
 def _step(module: Module, binding: Binding, read: cst.CSTNode) -> PaddleStep | None:
-    """If the code around `read` makes a step of the optimizer, return the step, else None."""
+    """Return the step of the optimizer that the code around `read` makes, else None."""
     parent = module.parents[read]
     line = module.position(read)[0]
     if isinstance(parent, cst.Attribute):

@@ -60,7 +60,7 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """For code such as groups.append({...}), return (value, whether the value is a list). For other code, return
+    """Return (value, whether the value is a list) for code such as groups.append({...}). For other code, return
     None."""
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):

@@ -30,7 +30,7 @@ def is_static(module: Module) -> bool:
 def _uses_default_program(module: Module) -> bool:
     """Return whether the file uses Paddle's default program.
 
-    To set random_seed is not enough, because dynamic code sets random_seed, too.
+    An assignment to random_seed does not count, because dynamic code sets random_seed, too.
     """
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]

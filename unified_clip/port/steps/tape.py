@@ -52,7 +52,7 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step. If the lines cannot be ported, `step` is None."""
+    """The lines of a training step. For lines that cannot be ported, `step` is None."""
 
     first: int
     last: int
@@ -86,8 +86,10 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield one range for each training step. If the calls that compute and apply gradients do not alternate, yield
-        one range for all calls."""
+        """Yield one range for each training step.
+
+        If the calls that compute and apply gradients do not alternate, yield one range for all calls.
+        """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
         if len(sources) != len(applies) or set(ordered[::2]) != set(sources):

@@ -21,7 +21,7 @@ NAMING = (ast.AnnAssign, ast.Attribute, ast.BinOp, ast.ClassDef, ast.Compare, as
 
 
 class Attribute(NamedTuple):
-    """An attribute that exactly one line of a class sets."""
+    """An attribute that a class sets in exactly one line."""
 
     owner: ast.ClassDef
     name: str
@@ -38,7 +38,7 @@ class Attribute(NamedTuple):
 
 
 def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]) -> tuple[str, float] | None:
-    """Return (option, number) for a threshold in an attribute, or None if other code might change the threshold.
+    """Return (option, number) for a threshold in an attribute. Return None if other code might change the threshold.
 
     The number is the default of a parameter. The option is the name of the parameter, such as "Trainer.max_grad_norm".
     For a constant, the option is ''.
@@ -75,7 +75,7 @@ def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -
 
 
 def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
-    """Return the attribute of a class if exactly one line sets the attribute, else None."""
+    """Return the attribute of a class. Return None unless exactly one line sets the attribute."""
     init = next((each for each in owner.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
     inner = list(ast.walk(init)) if init is not None else []
     in_class, in_init = _values(owner.body, name), _values(inner, f"self.{name}")
@@ -105,7 +105,7 @@ def _stores(node: ast.AST, name: str) -> bool:
 
 
 def _may_set(source: Source, attribute: Attribute, classes: Set[str], *, is_other: bool = False) -> bool:
-    """Return whether code in a file might set the attribute, or might pass a value for the parameter."""
+    """Return whether code in a file might set the attribute, or pass a value for its parameter."""
     named = {getattr(node, key, "") for node in source.nodes if is_other for key in ("id", "attr", "name")}
     if is_other and not named & classes:
         return False

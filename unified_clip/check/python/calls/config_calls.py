@@ -35,8 +35,9 @@ class ConfigVariable(NamedTuple):
 def configurations(
     source: Source, uses: Sequence[ClipUse], imports: Mapping[str, ConfigVariable] = MappingProxyType({})
 ) -> dict[str, ConfigVariable]:
-    """Return the configuration or clipper of each variable, of each attribute, and of each call that creates a
-    configuration. The keys are code, such as "self.clip" or "ClipConfig.load('clip.toml')".
+    """Return the configuration or clipper of each variable, each attribute, and each call that creates a configuration.
+
+    The keys are code, such as "self.clip" or "ClipConfig.load('clip.toml')".
 
     imports: The configurations and clippers that the file imports.
     """
@@ -105,7 +106,7 @@ def calls(source: Source, known: Mapping[str, ConfigVariable]) -> Iterator[tuple
 
 
 def read(source: Source, path: Path, known: Mapping[str, ConfigVariable]) -> Iterator[ClipUse]:
-    """Yield each call whose effect is unknown, or differs from the effect of its configuration."""
+    """Yield each call whose effect is unknown or differs from its configuration."""
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:

@@ -28,7 +28,7 @@ SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
 
 class Option(NamedTuple):
     name: str
-    """The name of the value in Python, such as "max_grad_norm". If the parser converts the value, the name is ''."""
+    """The name of the value in Python, such as "max_grad_norm". The name is '' if the parser converts the value."""
 
     shown: str
     """The option as printed, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
@@ -76,7 +76,7 @@ def _is_clip(name: str) -> bool:
 def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. A threshold on a command line gets the rule of the script that reads the threshold.
 
-    If a command line names no script, use all scripts that its file names.
+    A command line without a script uses all scripts that its file names.
     """
     readers = [use for use in uses if use.package and use.option]
     uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses
@@ -95,7 +95,7 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
 
 
 def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    """Return whether argparse reads an abbreviation, such as `--max-grad`, as the option of a clip."""
+    """Return whether argparse reads an abbreviation such as `--max-grad` as the option of a clip."""
     name = name.replace("-", "_")
     if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
         return False
@@ -106,7 +106,7 @@ def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
 
 
 def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips. The default of an option is unknown if an imported module assigns a value to the option."""
+    """Yield the clips. A default is unknown if an imported module assigns a value to the option."""
     readers = [use for use in uses if use.package and use.option and use.config is not None]
     texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
     for use in uses:
@@ -168,7 +168,7 @@ def _definitions(source: Source, name: str) -> Iterator[_Definition]:
 
 
 def _of_argument(names: Sequence[ast.expr], given: dict[str | None, ast.expr], name: str) -> _Definition | None:
-    """If a call of `add_argument` defines the option `name`, return the definition, else None."""
+    """Return the definition of the option `name` in a call of `add_argument`, or None."""
     texts = [each.value for each in names if isinstance(each, ast.Constant) and isinstance(each.value, str)]
     option = next((text for text in texts if text.startswith("--")), "")
     destination = given.get("dest", ast.Constant(option.lstrip("-").replace("-", "_")))

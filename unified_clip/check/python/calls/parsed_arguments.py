@@ -45,7 +45,7 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
 
 
 def is_set_after_parsing(source: Source, argument: str) -> bool:
-    """Return whether code always sets an argument after parsing, and before training: `args.max_grad_norm = 1.0`."""
+    """Return whether code always sets an argument between parsing and training, as in `args.max_grad_norm = 1.0`."""
     parsings = [
         node
         for node in source.nodes
@@ -84,7 +84,6 @@ def with_derived(source: Source, classes: Set[str]) -> set[str]:
 
 
 def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
-    """Return whether code might set the option."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store()):
             return name in (read.attr, "default", "__dict__")
@@ -126,7 +125,6 @@ def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
 
 
 def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
-    """Yield the values that code assigns to a name."""
     for node in _stores(source, name):
         if isinstance(node, ast.Attribute) and kind is ast.Name:
             continue
@@ -147,7 +145,7 @@ def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Ite
 
 
 def _passed(source: Source, name: str) -> Iterator[ast.AST]:
-    """Yield each argument that a call in the source passes to a parameter called `name`."""
+    """Yield each argument `name=` of the calls in the source."""
     for node in source.nodes:
         if not isinstance(node, FUNCTIONS):
             continue
@@ -172,7 +170,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or is a call such as `Args()`.
 
-    classes: The classes with a field for the option. The collection is empty for an option of a parser.
+    classes: The classes with a field for the option. For an option of a parser, the collection is empty.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

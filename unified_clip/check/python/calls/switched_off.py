@@ -47,7 +47,7 @@ def _switches(source: Source, node: ast.AST) -> Iterator[str]:
 
 
 def _calls(name: str, paths: Sequence[Path]) -> list[ast.Call]:
-    """Return the calls of the function `name` in all files, or [] if code passes the function as an argument."""
+    """Return the calls of the function `name` in all files. If code passes the function as an argument, return []."""
     calls: list[ast.Call] = []
     for path in paths:
         if name.encode() not in python_source(path):

@@ -63,7 +63,7 @@ def _own_functions() -> dict[str, OwnFunction]:
 def uses(path: Path) -> list[ClipUse]:
     """Return the clips of unified_clip in a Python file.
 
-    Return one clip of unknown effect if the file is not valid Python, or if `import *` or `getattr` hides the names.
+    If the Python is invalid, or if `import *` or `getattr` hides the names, return one clip of unknown effect.
     """
     text = python_source(path).decode("utf-8", "replace")
     if OWN not in text:

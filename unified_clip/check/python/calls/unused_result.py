@@ -23,8 +23,8 @@ PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript
 def check(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if no code uses the result of a clip.
 
-    Other files can use a variable of the module, so an unused variable of the module is no error. A second assignment
-    before the first read is an error.
+    An unused variable of the module is no error, because other files can use it. A second assignment before the first
+    read is an error.
     """
     node: ast.AST = call
     if isinstance(source.parents[node], ast.Expr):
@@ -50,7 +50,7 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:
-    """Raise ConfigError if code only calls the methods of a transformation of optax, and uses no result of `update`."""
+    """Raise ConfigError if code calls a transformation of optax, and uses no result of `update`."""
     methods = [source.parents[node] for node in transformations]
     names = [each.attr if isinstance(each, ast.Attribute) else "" for each in methods]
     updates = [source.parents[each] for each, name in zip(methods, names, strict=True) if name == "update"]

@@ -20,14 +20,11 @@ TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
 
 Classes = Mapping[str, str]
 """Classes that leave clipping to a base class. The value is the name of a library's base class, such as
-"speechbrain.Brain".
-
-If a checked file has the base class, the value is ''.
-"""
+"speechbrain.Brain". The value is '' for a base class in a checked file."""
 
 
 def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
-    """Return `names`, all classes that derive from `names`, and all classes that derive from a library's trainer."""
+    """Return `names`, and all classes that derive from `names` or from a library's trainer."""
     classes = dict.fromkeys(names, "")
     bases: dict[Path, set[str]] = {}
     for file in files:

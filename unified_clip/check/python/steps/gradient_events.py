@@ -28,7 +28,7 @@ Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
 class Event(NamedTuple):
     """A call that computes gradients ("backward"), clips gradients, or uses gradients in a step of an optimizer.
 
-    The kind "unscale" means that the call might divide the gradients by the scale of a `GradScaler`.
+    A call of the kind "unscale" might divide the gradients by the scale of a `GradScaler`.
     """
 
     kind: Literal["backward", "unscale", "clip", "step"]
@@ -164,7 +164,7 @@ class Timeline:
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has a name like a clip.
 
-        A call of `clip_` must have parameters as an argument. The method `clip_` of a tensor does not clip gradients.
+        A call of `clip_` needs parameters as an argument. The method `clip_` of a tensor does not clip gradients.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
@@ -237,8 +237,10 @@ def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
-    """Convert an event inside a function to an event of the caller. If the optimizer is a parameter of the function,
-    use the argument of the call."""
+    """Convert an event inside a function to an event of the caller.
+
+    If the optimizer is a parameter of the function, the argument of the call replaces it.
+    """
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
     argument = passed(function, call).get(name)
     owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"

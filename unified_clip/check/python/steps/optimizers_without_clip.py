@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a `ClipUse` for each optimizer without a clip. Return [] if the file has no optimizer with a clip.
+    """Return a `ClipUse` for each optimizer without a clip. In a file without clipped optimizers, return [].
 
     `unclipped` is True if the function that builds the optimizer also builds an optimizer with a clip.
     """
@@ -71,7 +71,6 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):

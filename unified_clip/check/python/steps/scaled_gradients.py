@@ -67,7 +67,7 @@ def _why(scaling: ast.Call, scaler: str, late: ast.Call | None) -> str:
 
 
 def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
-    """Find clips of gradients that might be scaled by Accelerate. Return the place of each clip, and the reason.
+    """Find clips of gradients that Accelerate might have scaled. Return the place of each clip, and the reason.
 
     With fp16, `accelerator.backward` scales the gradients. `accelerator.clip_grad_norm_` and unified_clip's `clip_` for
     Accelerate remove the scale before the clip.
@@ -99,7 +99,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
 
 
 def _precision(source: Source, files: Mapping[str, str]) -> str:
-    """Return a sentence about the mixed precision if the precision might be fp16, else ''."""
+    """Return a sentence about the mixed precision if it might be fp16, else ''."""
     calls = [call for call in source.calls if source.dotted(call.func) in ACCELERATOR]
     names = "mixed_precision", None
     passed = [[*call.args[2:3], *(each.value for each in call.keywords if each.arg in names)] for call in calls]
@@ -116,7 +116,7 @@ def _precision(source: Source, files: Mapping[str, str]) -> str:
 
 
 def _constant(source: Source, node: ast.expr) -> str:
-    """Return a precision as text, or '' if the precision is only known at run time and might be fp16."""
+    """Return a precision as text. Return '' for a precision that is only known at run time and might be fp16."""
     node = source.followed(node)
     if isinstance(node, ast.IfExp):
         values = [_constant(source, each) for each in (node.body, node.orelse)]
@@ -127,7 +127,7 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """Yield each clip, the events before the clip, and the events between the clip and the next backward pass."""
+    """For each clip, yield the clip, the events before it, and the events up to the next backward pass."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             inner = timeline.of_callees(event.call) if event.kind == "clip" else []
@@ -177,7 +177,7 @@ def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[ast.Call]:
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:
-    """Return whether an object is an enabled `GradScaler`. If the class is unknown, the name decides."""
+    """Return whether an object is an enabled `GradScaler`. For an unknown class, the object's name decides."""
     calls = [node for node in timeline.flow.reached(owner) if isinstance(node, ast.Call)]
     classes = [call for call in calls if timeline.source.dotted(call.func).endswith("Scaler")]
     return any(_is_enabled(timeline.source, call) for call in classes) if classes else is_scaler_name(owner)

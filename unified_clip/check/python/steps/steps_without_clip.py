@@ -45,8 +45,10 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line number of the clip of the gradients that a step uses. Return 0 if there is no clip, and None
-        if the clip is unknown."""
+        """Return the line number of the clip of the gradients that a step uses.
+
+        Return 0 if there is no clip, and None if the clip is unknown.
+        """
         if line := self._clip_of_optimizer(event.owner):
             return line
         if last_name(event.call.func) in APPLY:
@@ -63,7 +65,7 @@ class _Steps:
     def _clip_of_optimizer(self, owner: str) -> int:
         """Return the line where a clip is attached or passed to an optimizer, or 0.
 
-        If a clip is attached to the variable `opt`, the attribute `state.opt` counts as clipped, too.
+        A clip of the variable `opt` also counts for the attribute `state.opt`.
         """
         last = owner.rpartition(".")[2]
         if line := self.attached.get(owner) or self.attached.get(last):
@@ -75,8 +77,10 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, step: Event) -> int | None:
-        """Return the line number of the clip in the gradient argument of a step. Return 0 if the argument has no clip,
-        and None if the clip is unknown."""
+        """Return the line number of the clip in the gradient argument of a step.
+
+        Return 0 if the argument has no clip, and None if the clip is unknown.
+        """
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
@@ -116,7 +120,7 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 
 def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
     """Yield (events, index, step) for each step of an optimizer. Steps of an engine are left out, because an engine can
-    clip in its own step."""
+    clip its own gradients."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():

@@ -31,7 +31,8 @@ class Training(NamedTuple):
     """What the code does, such as "builds an optimizer, optax.adamw"."""
 
     trainer: str = ""
-    """A library's class that clips for all optimizers of the file, such as "speechbrain.Brain", or ''."""
+    """A library's class that clips for all optimizers of the file, such as "speechbrain.Brain". Without such a class,
+    the name is ''."""
 
 
 def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training | None:
@@ -67,8 +68,7 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """For each optimizer, and for each lookup such as `getattr(torch.optim, name)`, yield the node and a
-    description."""
+    """Yield the node and a description of each optimizer, and of each lookup such as `getattr(torch.optim, name)`."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
-    """For each call that probably builds an optimizer, yield the node and a description."""
+    """Yield the node and a description of each call that probably builds an optimizer."""
     for call in source.calls:
         name = last_name(call.func)
         owner = getattr(call.func, "value", call.func)
@@ -95,7 +95,7 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """For each optimizer step, and for each line that updates parameters by hand, yield the node and a description.
+    """Yield the node and a description of each optimizer step, and of each line that updates parameters by hand.
 
     Yield nothing for a file without a backward pass.
     """
@@ -116,7 +116,7 @@ def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
 def _updated(flow: Flow, node: ast.AST) -> ast.expr | None:
     """Return `w` for code such as `w -= lr * w.grad`, else None.
 
-    Code such as `x += x.grad` does not train a model. An adversarial attack changes the input in this way.
+    Code such as `x += x.grad` changes an input in an adversarial attack, and trains no model.
     """
     match node:
         case ast.AugAssign(op=ast.Sub(), target=target, value=value):

@@ -50,16 +50,16 @@ class Flow:
     def values(self, read: ast.AST) -> list[ast.expr]:
         """Return each expression that might be the value of the variable `read`.
 
-        Of the assignments that always run before `read`, use the last one. In a loop, an assignment below `read` also
-        counts, because the assignment runs before the next iteration. If the function assigns nothing to the variable,
-        use all assignments in the file.
+        Of the assignments that always run before `read`, only the last one counts. In a loop, an assignment below
+        `read` also counts, because it runs before the next iteration. If the function assigns nothing to the variable,
+        all assignments in the file count.
         """
         values = self._values_at(read)
         around = set(self.source.around(read)) if values else ()
         return [value for value in values if value not in around]
 
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
-        """Return the values that make the list `read`: a literal, then each value that code adds at the end.
+        """Return the values that make the list `read`: a literal, and then each value that code adds at the end.
 
         Return [] if the variable is no such list, or if its order is unknown.
         """
@@ -139,12 +139,12 @@ class Flow:
     def sites(
         self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
     ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
-        """Follow a value through the code, and return the calls and conditional expressions that use the value.
+        """Follow a value through the code, and return the calls and conditional expressions that use it.
 
         The keys are `node`, and each call of a function that returns the value. The search follows variables, and items
         of a tuple, list or dict.
 
-        ends: The search stops at a node if `ends(node)` is True.
+        ends: A function that returns whether the search stops at a node.
         """
         reads, returned = {node: node}, dict[ast.expr, ast.expr]()
         users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}
@@ -215,7 +215,7 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the indices and keys that lead to a value inside `outer`, or None if `outer` selects another item.
+    """Return the indices and keys that lead to a value inside `outer`. Return None if `outer` selects another item.
 
     slots: The indices and keys that lead to the value inside `inner`.
     """

@@ -13,7 +13,7 @@ from ..keys import Key
 from ..unknown import UnreadFile
 
 Parse = Callable[[Path, str], Document]
-"""A function that parses a file. The arguments are the path of the file, and the name of the file in error messages."""
+"""A function that parses a file. It takes the path of the file, and the name of the file in error messages."""
 
 MOST_FILES = 200
 """The maximum number of files that a configuration can name."""
@@ -26,15 +26,15 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` can change a file. By default, the result is True if the file has a key in
-        `keys`.
-        """
+        """Return whether `compose` can change a file. By default, the file must have a key in `keys`."""
         return any(document.shows(key) for key in self.keys)
 
     @abstractmethod
     def compose(self, document: Document, parse: Parse) -> Document:
-        """Merge a file with its base files, and resolve its interpolations. If a base file is missing, all keys that it
-        might set become unknown. If the trainer would reject the files, raise ConfigError.
+        """Merge a file with its base files, and resolve its interpolations.
+
+        All keys that a missing base file might set become unknown. If the trainer would reject the files, raise
+        ConfigError.
         """
 
 
@@ -50,8 +50,7 @@ class Files:
     def open(
         self, document: Document, keys: Sequence[Key], path: Path, above: Sequence[Path] = ()
     ) -> Document | UnreadFile:
-        """Parse the file at `path`. In `document`, the value at `keys` names this path. If the file does not exist,
-        return an `UnreadFile`.
+        """Parse the file at `path`, which `document` names at `keys`. For a missing file, return an `UnreadFile`.
 
         above: The chain of files from the main file to `document`. Each file in the chain names the next file.
         """

@@ -30,9 +30,8 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the file with the trainer's defaults. The file can be missing. If the trainer has no file with
-    defaults, the name is ''.
-    """
+    """The name of the file with the trainer's defaults, which can be missing. For a trainer without such a file, the
+    name is ''."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -56,8 +55,10 @@ class BaseFiles(Inheritance):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the merged data of all base files. If the last base file cannot be read, return an `UnreadFile`. If an
-        earlier base file cannot be read, return only the data of the later base files.
+        """Return the merged data of all base files.
+
+        If the last base file cannot be read, return an `UnreadFile`. If an earlier base file cannot be read, return
+        only the data of the later base files.
         """
         lower: Any = {}
         for index, base in enumerate(bases):
@@ -71,7 +72,7 @@ class BaseFiles(Inheritance):
     def path(self, text: str, folder: Path) -> Path | str:
         """Return the path of the base file that `text` names. The file does not have to exist.
 
-        If `text` is a URL, return a sentence about the problem instead.
+        For a URL, return a sentence about the problem instead.
         """
         if "://" in text:
             return f"{text} is on another machine."

@@ -43,8 +43,9 @@ class Hydra(Inheritance):
 
 
 def _is_part(document: Document) -> bool:
-    """Return whether a file is only part of a configuration. Such a file has a package header, such as `# @package
-    _global_`, and its `defaults` list chooses no file.
+    """Return whether a file is only part of a configuration.
+
+    Such a file has a package header, such as `# @package _global_`, and its `defaults` list chooses no file.
     """
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
@@ -52,9 +53,9 @@ def _is_part(document: Document) -> bool:
 
 
 def with_main(path: Path) -> list[Document]:
-    """Return each main configuration with an entry for the folder of the file at `path`. Each main configuration is
-    composed with this file as its choice. For example, a main configuration with `experiment: null` can choose
-    `experiment/large.yaml`.
+    """Return each main configuration that can choose the file at `path`, composed with this choice.
+
+    For example, a main configuration with `experiment: null` can choose `experiment/large.yaml`.
     """
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:
@@ -65,8 +66,8 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Compose the main configuration with `part` as its choice. If the main configuration has no entry for the folder
-    of `part`, return None."""
+    """Compose the main configuration with `part` as its choice. Return None if it has no entry for the folder of
+    `part`."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -135,9 +136,8 @@ class _Composition:
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:
-        """Return (file, package) for `node` and for all files that its `defaults` list chooses. Hydra merges the files
-        in this order.
-        """
+        """Return (file, package) for `node` and for all files that its `defaults` list chooses, in Hydra's order of
+        merging."""
         entries = defaults(node.document)
         for entry in entries:
             if entry.is_group and entry.names and "${" not in entry.names[0]:
@@ -192,8 +192,9 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key in `choices` for an entry. The key is the group, such as "db". If the package of the entry is not
-    the default package, the key is group@package, such as "db@source".
+    """Return the key in `choices` for an entry: its group, such as "db".
+
+    For another package than the default package, the key is group@package, such as "db@source".
     """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
@@ -214,7 +215,7 @@ def _root(folder: Path, entries: Sequence[Default]) -> Path:
     """Return the folder that contains the folders of all groups.
 
     An absolute entry, such as `/db: mysql`, names a folder inside the returned folder. The search goes upwards from
-    `folder`. If no folder contains a group, return `folder`.
+    `folder`. If it finds no folder with a group, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
@@ -228,9 +229,8 @@ def _own_keys(document: Document) -> Any:
 
 
 def _merge(data: Any, own: Any, package: tuple[str, ...]) -> Any:
-    """Merge the keys of a file into `data` at the path `package`. If the file is an `UnreadFile`, all keys at this path
-    become unknown.
-    """
+    """Merge the keys of a file into `data` at the path `package`. For an `UnreadFile`, all keys at this path become
+    unknown."""
     if isinstance(own, UnreadFile):
         return _without(data, own, package)
     for key in reversed(package):

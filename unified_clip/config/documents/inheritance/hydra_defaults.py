@@ -21,9 +21,7 @@ class Default:
     """The index of the entry in the list. If Hydra adds the entry `_self_`, its index is -1."""
 
     group: str
-    """The group of the entry, without a leading slash. If the entry is the path of a file, the group is the folder of
-    the file.
-    """
+    """The group of the entry, without a leading slash. For the path of a file, the group is the folder of the file."""
 
     names: tuple[str, ...]
     """The chosen files, such as ("gpu",) for `trainer: gpu`, and () for `trainer: null`."""
@@ -51,18 +49,14 @@ class Default:
 
 
 def has_defaults(document: Document) -> bool:
-    """Return whether a file has a `defaults` list as Hydra requires. Each entry of the list must be a text, or a table
-    with one key.
-    """
+    """Return whether a file has a valid `defaults` list. Each entry must be a text, or a table with one key."""
     value = document.data.get("defaults") if isinstance(document.data, dict) else None
     entries = value if isinstance(value, list) else [0]
     return all(isinstance(entry, str) or (isinstance(entry, dict) and len(entry) == 1) for entry in entries)
 
 
 def defaults(document: Document) -> list[Default]:
-    """Return the entries of the `defaults` list of a file. If the list lacks `_self_`, this entry is added at the
-    end.
-    """
+    """Return the entries of the `defaults` list of a file. A missing entry `_self_` is added at the end."""
     entries = list(_entries(document)) if document.shows("defaults") and has_defaults(document) else []
     if not any(entry.is_self for entry in entries):
         entries.append(Default(-1, "", (SELF,), None, False, is_group=False))
@@ -99,9 +93,7 @@ def _words(text: str) -> tuple[set[str], str | None, str]:
 
 
 def package_header(text: str) -> str | None:
-    """Return the package in the comment `# @package NAME` at the top of a file. If there is no comment, the file has
-    the default package, and the result is None.
-    """
+    """Return the package in the comment `# @package NAME` at the top of a file. Without this comment, return None."""
     for line in text.splitlines():
         if match := HEADER.match(line):
             return None if match[1] == GROUP else match[1]

@@ -1,6 +1,4 @@
-"""Files whose paths are values in a configuration. An example is the file of DeepSpeed in the TrainingArguments of
-Hugging Face.
-"""
+"""Files whose paths are values in a configuration, such as DeepSpeed's file in Hugging Face's TrainingArguments."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from .base_class import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
 """The maximum number of folders in a search for a named file. The search goes upwards from the folder of the
-configuration. A search is necessary, because a named path is relative to the unknown working directory of the training
-program.
-"""
+configuration. The path of the file is relative to the unknown working directory of the training program."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,10 @@ class NamedFile(Inheritance):
         return value if isinstance(value, str) and value.strip() else None
 
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
-        """Search for the file `text` in the folder of the document, and then in the folders above. If no folder has the
-        file, return an `Unknown`. If several folders have files with different contents, raise ConfigError.
+        """Search for the file `text` in the folder of the document, and then in the folders above.
+
+        If no folder has the file, return an `Unknown`. If several folders have files with different contents, raise
+        ConfigError.
         """
         folder = (document.path or Path(document.name)).resolve().parent
         folders = [folder, *folder.parents][:MOST_FOLDERS]

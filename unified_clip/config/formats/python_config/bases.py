@@ -1,4 +1,4 @@
-"""Base files of configurations in Python. The name `_base_`, or imports in `with read_base():`, refer to base files."""
+"""Base files of configurations in Python, which `_base_` or imports in `with read_base():` name."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class ConfigBases(BaseFiles):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Merge the names of the base files. For imports in `with read_base()`, merge only the imported names. If a
-        base file cannot be read, return a `PartialTable`.
+        """Merge the names of the base files. For imports in `with read_base()`, merge only the imported names.
+
+        If a base file cannot be read, return a `PartialTable`.
         """
         imports = _imports(document)
         names: dict[str, Any] = {}

@@ -7,9 +7,8 @@ import builtins
 from collections.abc import Set
 
 BASES = "_base_"
-"""The name to which a configuration assigns the paths of base files. In expressions, this name means the data of the
-base files.
-"""
+"""The name to which a configuration assigns the paths of base files. In expressions, this name stands for the data of
+the base files."""
 
 ROOTS = {"optim_wrapper", "optimizer_config", BASES}
 """The names whose values affect clipping."""
@@ -50,8 +49,9 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values affect clipping. If several names refer to the same dict, the result has all of
-    these names. WRITERS and "*" are always in the result. "*" stands for `import *`.
+    """Return the names whose values affect clipping, including other names of the same dict.
+
+    WRITERS and "*" are always in the result. "*" stands for `import *`.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]

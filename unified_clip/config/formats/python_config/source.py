@@ -1,6 +1,4 @@
-"""Read a configuration file that is written in Python. The reader finds the values that are assigned to names at the
-top level.
-"""
+"""Read a configuration file that is written in Python: the values that are assigned to names at the top level."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ WHOLE = "Import the whole configuration: the output of Config.fromfile(...).dump
 
 
 def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Document:
-    """Return a document with all names that Python source assigns at the top level, and with their values.
+    """Return a document with the names that Python source assigns at the top level, and their values.
 
     names: Maps names from base files to their values.
     """
@@ -75,9 +73,8 @@ class _Reader:
             self._insert(statement, target, entries)
 
     def _insert(self, statement: ast.stmt, target: ast.expr, entries: dict[str, ast.expr]) -> None:
-        """Set entries in the dict at `target`, and mark the statement as understood. If the dict is unknown, do
-        nothing.
-        """
+        """Set entries in the dict at `target`, and mark the statement as understood. For an unknown dict, do
+        nothing."""
         path = _path(target)
         table = self._named(path)
         keys = path[1:] if path[:1] == (BASES,) else path
@@ -128,9 +125,7 @@ class _Reader:
         return value
 
     def _named(self, path: tuple[str, ...]) -> Any:
-        """Return the value at a path such as ("_base_", "optim_wrapper"). If the path has no value, return an
-        `Unknown`.
-        """
+        """Return the value at a path such as ("_base_", "optim_wrapper"), or an `Unknown`."""
         value: Any = self.names
         for key in path:
             if not isinstance(value, dict) or key not in value:
@@ -140,9 +135,8 @@ class _Reader:
 
 
 def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the entries of a dict that is written as `dict(key=value)` or `{"key": value}`. For all other expressions,
-    return None.
-    """
+    """Return the entries of a dict such as `dict(key=value)` or `{"key": value}`. For other expressions, return
+    None."""
     entries: dict[Any, ast.expr] | None = None
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[]):
@@ -153,9 +147,7 @@ def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _path(node: ast.expr) -> tuple[str, ...]:
-    """Return the keys in an expression such as `_base_.optim_wrapper["clip_grad"]`. For expressions without keys,
-    return ().
-    """
+    """Return the keys in an expression such as `_base_.optim_wrapper["clip_grad"]`, or ()."""
     match node:
         case ast.Name(id=name):
             return (name,)

@@ -1,6 +1,4 @@
-"""The YAML format of Axolotl, with the key `max_grad_norm`. Axolotl passes this key to Hugging Face's
-TrainingArguments.
-"""
+"""The YAML format of Axolotl. Axolotl passes the key `max_grad_norm` to Hugging Face's TrainingArguments."""
 
 from __future__ import annotations
 

@@ -95,8 +95,9 @@ class HuggingFace(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file belongs to this trainer. A key in `own_keys` is not enough, because the configuration
-        of a model can also have `gradient_checkpointing`.
+        """Return whether a file belongs to this trainer.
+
+        A key in `own_keys` is not enough. For example, the configuration of a model can have `gradient_checkpointing`.
         """
         if any(document.shows(key) for key in NO_TRAINER):
             return False
@@ -131,7 +132,7 @@ class HuggingFace(Format):
         return Imported(self.settings("global_norm", threshold), notes, by_deepspeed)
 
     def _check_deepspeed(self, document: Document, max_norm: Any) -> str:
-        """Return a note. If DeepSpeed does not clip, or if its threshold is not max_grad_norm, raise ConfigError."""
+        """Return a note. Raise ConfigError if DeepSpeed does not clip, or if its threshold is not max_grad_norm."""
         clip = document.get(*DEEPSPEED)
         if not document.has(*DEEPSPEED):
             raise document.wrong(DEEPSPEED[:1], f'{NO_CLIP} To clip at max_grad_norm, set "gradient_clipping": "auto".')

@@ -1,5 +1,6 @@
-"""Python source with clips of optax. A clip such as `optax.clip_by_global_norm(1.0)` must be the first transformation
-in `optax.chain`.
+"""Python source with clips of optax, such as `optax.clip_by_global_norm(1.0)`.
+
+A clip must be the first transformation in `optax.chain`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. If another transformation might precede the clip, raise ConfigError.
+        """Return notes about the place of a clip. Raise ConfigError if another transformation might precede the clip.
 
         node: The clip, or a later expression that uses the clip.
         alone: Whether the clip is outside of optax.chain. If so, the code that uses the clip is also checked.
@@ -195,8 +196,10 @@ class _PlaceCheck:
                 raise self.source.wrong(node, f"{before}, and clips updates. {KEEP}")
 
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
-        """Return the nodes that use the result of a statement. For an assignment, these nodes read its variables. In
-        the same function, only later reads count. For a return statement, these nodes call or read its function.
+        """Return the nodes that use the result of a statement.
+
+        For an assignment, these nodes read its variables. In the same function, only later reads count. For a return
+        statement, these nodes call or read its function.
         """
         source = self.source
         function = source.function(statement)

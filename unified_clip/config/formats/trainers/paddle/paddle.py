@@ -56,9 +56,8 @@ PER_GROUP = "Paddle clips each group of parameters separately, by the global nor
 
 
 def zero_of(rule: Rule) -> Zero:
-    """Return the effect of a threshold of 0. `ClipGradByNorm` makes training fail. All other classes set gradients to
-    0.
-    """
+    """Return the effect of a threshold of 0. `ClipGradByNorm` makes training fail, and other classes set gradients to
+    0."""
     return "error" if rule == "norm" else "zeros"
 
 
@@ -170,7 +169,7 @@ class Paddle(PythonFormat):
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
 
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
-        """Return settings with the rule "value". If the bounds are -c and c, the settings have the threshold c.
+        """Return settings with the rule "value". The bounds -c and c become the threshold c.
 
         high_key, low_key: The names of the bounds in `arguments`.
         """

@@ -10,9 +10,7 @@ from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
 class PaddleNLP(Format):
-    """The format of PaddleNLP's TrainingArguments. The format is recognised by keys that Hugging Face's
-    TrainingArguments lack.
-    """
+    """The format of PaddleNLP's TrainingArguments. It has keys that Hugging Face's TrainingArguments lack."""
 
     name, title = "paddlenlp", "PaddleNLP, PaddleFormers"
     kinds = ("json", "yaml")
@@ -35,8 +33,9 @@ class PaddleNLP(Format):
     )
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a file belongs to this trainer. A key in `own_keys` is not enough, because the file of another
-        trainer can also have `sharding`.
+        """Return whether a file belongs to this trainer.
+
+        A key in `own_keys` is not enough, because the file of another trainer can also have `sharding`.
         """
         return super().recognises(document) and not (self.vocabulary | {"max_grad_norm"}).isdisjoint(document.data)
 

@@ -152,8 +152,10 @@ class PaddleSpeech(Format):
         )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the clip key of speech recognition models with an encoder. Before 1.4.2, these models clip by Paddle's
-        rule, and from 1.4.2 on, by PyTorch's rule. If the version is unknown, PyTorch's rule is assumed.
+        """Read the clip key of speech recognition models with an encoder.
+
+        Before 1.4.2, these models clip by Paddle's rule. From 1.4.2 on, and for an unknown version, PyTorch's rule
+        applies.
         """
         if version is None or version >= AMP:
             return self._by_function(document, [] if version else [OLD])

@@ -1,6 +1,4 @@
-"""The YAML format of EasyR1, with the keys `max_grad_norm` of the actor and the critic. EasyR1 is a fork of verl with
-different keys.
-"""
+"""The YAML format of EasyR1, a fork of verl, with the keys `max_grad_norm` of the actor and the critic."""
 
 from __future__ import annotations
 

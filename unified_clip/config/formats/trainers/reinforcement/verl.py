@@ -86,7 +86,7 @@ def _is_megatron(document: Document, part: tuple[str, ...]) -> bool:
 
 
 def _not_finite(document: Document, version: Version | None) -> str:
-    """Return a sentence about the steps that verl skips. If verl skips no steps, return ''."""
+    """Return a sentence about the steps that verl skips, or ''."""
     if _is_megatron(document, ACTOR):
         return ""
     if version is None:

@@ -149,8 +149,10 @@ class Keras(Format):
 
 
 def _place(document: Document) -> list[str]:
-    """Return the path of the table with the configuration of the optimizer. An optimizer that scales the loss contains
-    an inner optimizer. If there is an inner optimizer, return the path of its table.
+    """Return the path of the table with the configuration of the optimizer.
+
+    An optimizer that scales the loss contains an inner optimizer. For such an optimizer, return the path of the inner
+    optimizer's table.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
@@ -161,7 +163,7 @@ def _place(document: Document) -> list[str]:
 
 
 def _clips(nested: Any) -> bool:
-    """Return whether a value is a table with a clip key, or contains a table with a clip key."""
+    """Return whether a value is, or contains, a table with a clip key."""
     if isinstance(nested, list):
         return any(map(_clips, nested))
     if not isinstance(nested, dict):

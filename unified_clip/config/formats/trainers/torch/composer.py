@@ -1,4 +1,4 @@
-"""The YAML format of llm-foundry. This program trains with Composer. The clip key is `algorithms.gradient_clipping`."""
+"""The YAML format of llm-foundry, which trains with Composer. The clip key is `algorithms.gradient_clipping`."""
 
 from __future__ import annotations
 

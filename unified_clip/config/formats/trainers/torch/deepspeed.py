@@ -64,8 +64,7 @@ class DeepSpeed(Format):
 
 
 def not_finite(document: Document, threshold: float | None, *table: str) -> str:
-    """Return sentences about steps whose norm is not finite. The sentences depend on the precision in the settings of
-    DeepSpeed.
+    """Return sentences about steps whose norm is not finite. They depend on the precision in DeepSpeed's settings.
 
     table: The path of the table with DeepSpeed's settings.
     """

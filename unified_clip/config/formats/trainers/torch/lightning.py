@@ -1,6 +1,7 @@
-"""The YAML format of LightningCLI, with the keys `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`. A
-Hydra configuration of a Trainer has the same keys at its top level, and names the class in `_target_`. The programs of
-CompVis and Stability AI have the same keys in `lightning.trainer`.
+"""The YAML format of LightningCLI, with the keys `trainer.gradient_clip_val` and `trainer.gradient_clip_algorithm`.
+
+A Hydra configuration of a Trainer has the same keys at its top level, and names the class in `_target_`. The programs
+of CompVis and Stability AI have the same keys in `lightning.trainer`.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the value of Hydra's key `_target_`, which names a class. If the table does not have the key, return None.
+    """Return the value of Hydra's key `_target_`, which names a class, or None.
 
-    table: The path of the table. If the path is empty, the table is the complete file.
+    table: The path of the table. An empty path stands for the complete file.
     """
     return document.get(*table, "_target_") if document.shows(*table, "_target_") else None
 
@@ -105,7 +106,7 @@ def _is_hydra_trainer(document: Document, *table: str) -> bool:
 
 
 def _trainer(document: Document) -> list[str]:
-    """Return the path of the table with the arguments of the Trainer. If the complete file is this table, return []."""
+    """Return the path of the table with the arguments of the Trainer, or [] if this table is the complete file."""
     if _is_hydra_trainer(document):
         return []
     for table, _ in ROOTS[1:]:

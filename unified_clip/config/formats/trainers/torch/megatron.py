@@ -51,8 +51,9 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script. If an option occurs with several values, the
-        entry of this option is a list. Nested keys such as `--a.b` are left out.
+        """Return a document with the value of each `--option` of a script. Nested keys such as `--a.b` are left out.
+
+        For an option with several values, the entry is a list.
         """
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}

@@ -1,6 +1,7 @@
-"""The YAML format of NeMo, with Lightning's key `trainer.gradient_clip_val` or Megatron-Core's key
-`optim.config.clip_grad`. NeMo-Aligner has the key `gradient_clip_val` in the table of an algorithm, such as
-`trainer.sft`.
+"""The YAML format of NeMo.
+
+The clip key is Lightning's `trainer.gradient_clip_val`, or Megatron-Core's `optim.config.clip_grad`. NeMo-Aligner has
+the key `gradient_clip_val` in the table of an algorithm, such as `trainer.sft`.
 """
 
 from __future__ import annotations
