@@ -71,6 +71,8 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
                 return _parsed(value, node)
         case ast.Name() | ast.Attribute():
             return math.inf if full_name(node) in INFINITIES else value_of(node)
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return [evaluate(element, value_of, full_name) for element in elements]
     raise UnknownValueError(node)
 
 

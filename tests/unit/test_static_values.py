@@ -48,6 +48,7 @@ def value(code: str) -> Any:
         ("10 ** -2", 0.01),
         ("2 * float('inf')", float("inf")),
         ("float(1 / limit)", 2.0),
+        ("(0, [1, -limit])", [0, [1, -0.5]]),
     ],
 )
 def test_constants_have_a_value(code: str, expected: object) -> None:
