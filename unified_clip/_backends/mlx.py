@@ -1,9 +1,10 @@
-"""The backend of MLX. In-place functions assign by `gradient[...] = value`, which changes only the array object
-`gradient`.
+"""The backend of MLX.
 
-MLX arrays often share memory. For example, a slice shares memory with its array. So the host path only reads memory,
-and never writes. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the CPU stream, because MLX
-supports float64 only on the CPU.
+In-place functions assign by `gradient[...] = value`, which changes only the array object `gradient`. MLX arrays often
+share memory. For example, a slice shares memory with its array. So the host path only reads memory, and never writes.
+
+Inside `mx.grad`, `mx.vmap` and `mx.compile`, the device path computes on the CPU stream, because MLX supports float64
+only on the CPU.
 """
 
 from __future__ import annotations
@@ -69,9 +70,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return AssigningPath(self, tensors)
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether the values are unknown. The result is True inside mx.compile and mx.vmap, but False inside
-        mx.grad.
-        """
+        """Return whether the values are unknown: inside mx.compile and mx.vmap, but not inside mx.grad."""
         return _is_rejected(mx.eval, [value for value in values if isinstance(value, mx.array)])
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -81,7 +80,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Find aliases. Two different MLX arrays are two gradients, even if both arrays share memory."""
+        """Find aliases. Two MLX arrays are always two gradients, even if they share memory."""
         views = [None if isinstance(tensor, mx.array) else self.as_tensor(tensor) for tensor in tensors]
         return memory.alias_owners(tensors, views, describe)
 
@@ -98,9 +97,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Convert arrays to MLX arrays. Each array is freed after its conversion, because keeping all arrays would need
-        twice the memory.
-        """
+        """Convert arrays to MLX arrays. Each array is freed after its conversion, to save memory."""
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
 
@@ -183,7 +180,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return a new array object. Both objects share memory until a value is assigned to one of the objects."""
+        """Return a new array object. It shares memory with `tensor` until one of the two objects is changed."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:
@@ -207,17 +204,17 @@ class AssigningPath(host.HostPath):
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any of the values. If no value is traced, the asynchronous evaluation of
-    the values starts.
+    """Return whether a transformation traces any of the values.
+
+    If no value is traced, the asynchronous evaluation of the values starts.
     """
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether `evaluate` rejects the values, because they are traced. MLX has no function that detects traced
-    values.
-    """
+    """Return whether `evaluate` rejects the values, because they are traced. MLX has no other test for traced
+    values."""
     try:
         evaluate(values)
     except ValueError as error:
@@ -257,9 +254,8 @@ def _magnitudes(tensor: Tensor) -> mx.array:
 
 
 def _powers(tensor: Tensor, p: float, divisor: Scalar | None) -> mx.array:
-    """Return |g / divisor|**p. If g is complex and p is 2, the result is the sum of the squares of the real part and
-    the imaginary part.
-    """
+    """Return |g / divisor|**p. For a complex g and p = 2, this is the sum of the squares of the real and the imaginary
+    part."""
     if p == 2:
         numbers = [_wide(part) if divisor is None else _wide(part) / divisor for part in _parts(tensor)]
         return reduce(mx.add, (number * number for number in numbers))
@@ -276,9 +272,7 @@ def _exp(numbers: mx.array) -> mx.array:
 
 
 def _product(tensor: mx.array, coef: Scalar) -> mx.array:
-    """Multiply a tensor by a coefficient. The product is computed in float64 for float64 tensors, otherwise in
-    float32.
-    """
+    """Multiply a tensor by a coefficient, in float64 for float64 tensors, otherwise in float32."""
     if _is_complex(tensor):
         return _complex(*(_product(part, coef) for part in _parts(tensor)))
     if tensor.dtype == mx.float64:
@@ -287,8 +281,9 @@ def _product(tensor: mx.array, coef: Scalar) -> mx.array:
 
 
 def _as_complex(real: mx.array, imaginary: mx.array) -> mx.array:
-    """Join real and imaginary parts to complex numbers. The expression `real + imaginary * 1j` would turn infinite
-    parts into NaN.
+    """Join real and imaginary parts to complex numbers.
+
+    The expression `real + imaginary * 1j` would turn infinite parts into NaN.
     """
     return mx.stack([real, imaginary], axis=-1).view(mx.complex64).squeeze(-1)
 

@@ -121,11 +121,10 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return the object of the compiled kernels that collects tensors. Without compiled kernels, return None.
+    """Return the object of the compiled kernels that collects tensors, or None without compiled kernels.
 
     methods: The name of each tensor method, and the result that the method must return for a plain tensor.
-    recording: The name and the value of a tensor attribute. If a tensor's attribute has this value, the framework
-        records a derivative.
+    recording: The name and the value of a tensor attribute. A tensor with this value records a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:
@@ -139,7 +138,7 @@ def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | Non
 
 
 def collect_parameters(backend: Parameters, collector: Any | None, parameters: Sequence[Any]) -> CollectedPath | None:
-    """Return None if a gradient is not plain. Also return None if a parameter has `main_grad` but no `grad`."""
+    """Return None if a gradient is not plain, or if a parameter has `main_grad` but no `grad`."""
     if collector is None:
         return None
     path = path_over(cast(Backend, backend), collector.of_parameters(parameters))

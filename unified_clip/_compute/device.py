@@ -38,9 +38,7 @@ def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Ten
 
 
 def round_once(primitives: DevicePrimitives, bound: Tensor, dtype: str) -> Tensor:
-    """Cast a bound to a dtype, correctly rounded. Frameworks convert float64 to 16 bits through float32, so they round
-    twice.
-    """
+    """Cast a bound to a dtype, correctly rounded. Frameworks round twice from float64 to 16 bits, through float32."""
     twice = primitives.cast(bound, dtype)
     if dtype not in HALF or primitives.dtype(bound) in (*HALF, "float32"):
         return twice
@@ -69,7 +67,7 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p. If the quotient is infinite, return the largest float64 instead, because inf * log(1) is NaN."""
+    """Return 1 / p, or the largest float64 instead of an infinite quotient, because inf * log(1) is NaN."""
     return min(1 / p, sys.float_info.max)
 
 
@@ -225,8 +223,7 @@ class DevicePath:
 
     def _bounds(self, tensor: Tensor, *bounds: Any) -> list[Any]:
         """Convert bounds to the dtype of a tensor. This method rounds numbers itself, because frameworks round twice to
-        bfloat16.
-        """
+        bfloat16."""
         dtype = self._backend.dtype(tensor)
         rounded = [nearest(b, dtype) if dtype in FORMATS and isinstance(b, int | float) else b for b in bounds]
         return [self._backend.bound(bound, tensor) for bound in rounded]
@@ -239,7 +236,7 @@ class DevicePath:
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
-        """Return the norm for a power sum, rounded to `norm_dtype`. If the sum is 0, the norm's derivative is 0."""
+        """Return the norm for a power sum, rounded to `norm_dtype`. For a sum of 0, the norm's derivative is 0."""
         xp = self.xp
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)

@@ -155,7 +155,8 @@ class HostPath:
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
     def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
-        """Return two functions. One reports the change to automatic differentiation. The other writes memory."""
+        """Return two functions. The first reports the change to automatic differentiation, and the second writes
+        memory."""
         return [Write(partial(self._backend.bump_versions, self._tensors), nothing), Write(write)]
 
     def unchanged(self) -> list[Tensor]:
@@ -224,8 +225,8 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs can call the compiled kernels.
 
-    If UNIFIED_CLIP_PATH is set, return False. Otherwise, UNIFIED_CLIP_GRAPH decides: `kernels` means True, and
-    `framework` means False. If neither is set, return `by_default`.
+    UNIFIED_CLIP_PATH forces the result False. Otherwise, UNIFIED_CLIP_GRAPH decides: `kernels` means True, and
+    `framework` means False. Without both variables, return `by_default`.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -234,9 +235,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU.
-
-    If the variable is not set, return an empty string.
+    """Return the value of UNIFIED_CLIP_PATH, which forces a device path in tests on a CPU, or ''.
 
     own: Additional values that only this framework supports.
     """

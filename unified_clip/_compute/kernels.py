@@ -225,9 +225,7 @@ def slice_norms(
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Return a 2-norm for each row. Rows with the same number in `groups` form one slice, and get the norm of the
-    slice.
-    """
+    """Return a 2-norm for each row. Rows with the same number in `groups` form one slice, and get its norm."""
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -262,7 +260,7 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 
 
 def certified_root(total: float, lost: float) -> float | None:
-    """Return the square root of a number, rounded to float32. If the root might be rounded wrongly, return None."""
+    """Return the square root of a number, rounded to float32, or None if the root might be rounded wrongly."""
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
     lost += 2.0**-50  # for the product and the root below
@@ -271,9 +269,7 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision than `dtype`. Return None if the processor has no format beyond
-    float64.
-    """
+    """Return a NumPy dtype with more precision than `dtype`, or None for a processor without such a format."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -330,7 +326,7 @@ def is_array(value: Any) -> bool:
 
 
 def own_copy(value: Any) -> Array:
-    """Copy an array or a NumPy scalar. The copy has the machine's byte order. A framework can keep the copy."""
+    """Copy an array or a NumPy scalar, in the machine's byte order. A framework can keep the copy."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 
@@ -355,8 +351,9 @@ def decode(array: Array, dtype: str) -> Array:
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Round float32 numbers to float16 or bfloat16, with ties to even. Return bfloat16 numbers as uint16 bits. Other
-    dtypes stay unchanged.
+    """Round float32 numbers to float16 or bfloat16, with ties to even. Other dtypes stay unchanged.
+
+    bfloat16 numbers are returned as uint16 bits.
     """
     if dtype == "float16":
         return values.astype(np.float16, copy=False)

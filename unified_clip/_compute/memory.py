@@ -63,7 +63,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
 
 
 def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield groups of two or more arrays. Arrays in one group can overlap. Arrays in different groups never overlap."""
+    """Yield groups of two or more arrays. Arrays in different groups never overlap."""
     bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in views.items()}
     for group in _connected(bounds):
         yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]
@@ -72,8 +72,7 @@ def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
     """Yield groups of arrays that can overlap.
 
-    For example, the columns of a matrix are in different groups, because the columns interleave in memory but do not
-    overlap.
+    For example, the columns of a matrix interleave in memory without an overlap, so they are in different groups.
     """
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
@@ -101,8 +100,9 @@ def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _parts(view: Array) -> tuple[int, int]:
-    """Return (size, step). The array has contiguous parts, and each part has `size` bytes. The distance between two
-    parts is a multiple of `step`.
+    """Return (size, step) for an array with contiguous parts of `size` bytes.
+
+    The distance between two parts is a multiple of `step`.
     """
     size, step = view.itemsize, 0
     for stride, length in _steps(view):
@@ -128,9 +128,7 @@ def expanded(subject: str) -> ValueError:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays have the same elements. The order does not matter: a tensor and its transpose have the
-    same elements.
-    """
+    """Return whether two arrays have the same elements in any order, like a tensor and its transpose."""
     if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
         return False
     dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]

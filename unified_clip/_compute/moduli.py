@@ -24,11 +24,9 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""Bounds for the error of a rounded square, relative to the largest square.
-
-A square needs an exact comparison if its distance to the largest square is within the bound. The first number is for
-squares that are stored as one float64. The second number is for squares that are stored as two float64.
-"""
+"""Bounds for the error of a rounded square, relative to the largest square. A square within this distance of the
+largest square needs an exact comparison. The first number is for squares that are stored as one float64, and the second
+number is for two float64."""
 
 
 SMALL = 2.0**-400
@@ -44,7 +42,7 @@ class Scaled(NamedTuple):
 
 
 def rounded(view: Array) -> Float64s:
-    """Return the moduli in float64, with an error of at most one ULP. If a part is NaN, the modulus is NaN."""
+    """Return the moduli in float64, with an error of at most one ULP. A NaN part makes the modulus NaN."""
     wide = view.astype(np.complex128)
     near = np.hypot(wide.real, wide.imag)  # more precise than np.abs
     if view.dtype != np.complex64:  # for complex64, float64 moduli are precise enough
@@ -90,10 +88,7 @@ def exact_sum(view: Array) -> Accumulator:
 
 
 def max_abs(view: Array, dtype: str) -> float:
-    """Return the largest modulus, rounded once to `dtype`.
-
-    Return NaN if an element is NaN, and 0 if there are no elements.
-    """
+    """Return the largest modulus, rounded once to `dtype`. Return NaN for a NaN element, and 0 without elements."""
     result, squares = Accumulator(), {0}
     for chunk in _chunks(view):
         result += _flags(chunk)

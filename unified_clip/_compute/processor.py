@@ -24,10 +24,7 @@ def default_threads() -> int:
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers.
-
-    Otherwise, the processor replaces subnormal numbers by 0.
-    """
+    """Return whether this thread computes with subnormal numbers. Other threads replace them by 0."""
     return bool(SMALLEST != 0.0)  # equal to zero if the processor flushes subnormal numbers
 
 
@@ -55,10 +52,8 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return the C library on Linux on x86-64.
-
-    Return None on all other systems, because their value of FE_DFL_ENV is unknown.
-    """
+    """Return the C library on Linux on x86-64. On other systems, return None, because the value of FE_DFL_ENV is
+    unknown."""
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None
     return ctypes.CDLL(None)

@@ -16,7 +16,8 @@ from .processor import ieee_arithmetic
 def merge_rows(indices: npt.NDArray[Any], values: Array, dtype: str) -> tuple[npt.NDArray[Any], Array]:
     """Sum the rows of `values` that have equal indices. Return (unique indices, sums), with each sum rounded once.
 
-    indices: An array of shape (k, n), with k indices for each row. values: An array of shape (n, ...).
+    indices: An array of shape (k, n), with k indices for each row.
+    values: An array of shape (n, ...).
     """
     unique, inverse = np.unique(indices, axis=1, return_inverse=True) if len(indices) > 1 else unique_row(indices)
     order = np.argsort(inverse, kind="stable", axis=None)

@@ -18,8 +18,8 @@ from .types import CoalescedSparse, Leaf, Tensor
 class Backend(Protocol):
     """The interface of a framework.
 
-    A backend must define each method that has no body here, and each attribute that has no value here. A backend that
-    supports a capability (sparse gradients, for example) also inherits the class of the capability.
+    A backend must define each method without a body here, and each attribute without a value here. For a capability,
+    such as sparse gradients, a backend also inherits the class of the capability.
     """
 
     name: str
@@ -48,10 +48,9 @@ class Backend(Protocol):
         """Return whether a value is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Convert a NumPy array or a variable to a tensor of the framework.
+        """Convert a NumPy array or a variable to a tensor of the framework. A tensor is returned itself.
 
-        If the value is already a tensor, return the same tensor. The tensor shares the array's memory if the
-        namespace's in-place functions write into NumPy arrays.
+        The tensor shares the array's memory if the namespace's in-place functions write into NumPy arrays.
         """
 
     def as_bound(self, value: Any) -> Tensor:
@@ -61,10 +60,7 @@ class Backend(Protocol):
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """Return the shape of a tensor, with None for an unknown length.
-
-        If the number of axes is unknown, return None.
-        """
+        """Return the shape of a tensor, with None for an unknown length. For an unknown number of axes, return None."""
 
     def detached(self, parameter: Any) -> Tensor:
         """Return the values of a parameter as a tensor without derivatives."""
@@ -77,7 +73,7 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """If the framework cannot clip a gradient, return the reason and the remedy."""
+        """Return the reason and the remedy if the framework cannot clip a gradient."""
         return None
 
     def check_hook(self, gradient: Any) -> None:
@@ -100,8 +96,7 @@ class Backend(Protocol):
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         """Collect the tensors of a list in one pass, and return a path for them. Entries of the list can be None.
 
-        Return None if a tensor is not plain. Sparse tensors are not plain. The caller then checks the tensors one by
-        one.
+        Return None if a tensor is not plain, for example sparse. The caller then checks the tensors one by one.
 
         in_place: Whether the call overwrites the tensors.
         """
@@ -115,23 +110,23 @@ class Backend(Protocol):
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return whether the values of a vector can be read without waiting for a device. In a compiled graph, return
-        False.
-        """
+        """Return whether the values of a vector can be read without waiting for a device. Values in a compiled graph
+        cannot be read."""
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return the value of a one-element tensor. Return None in a graph, or if reading would wait for a device."""
+        """Return the value of a one-element tensor. Return None in a graph, or if the device has not computed the
+        value."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         """Return whether the framework records a derivative with respect to an eager tensor."""
         return False
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """For each gradient, return the index of the first gradient in the same memory.
+        """For each gradient, return the index of the first gradient in the same memory. A clip changes only this
+        gradient.
 
-        A clip changes only this first gradient. Raise ValueError if two gradients overlap in part, or if the memory
-        cannot be written.
+        Raise ValueError if two gradients overlap in part, or if the memory cannot be written.
 
         describe: A function that returns the name of the gradient at an index, for error messages.
         """
@@ -164,8 +159,9 @@ class Backend(Protocol):
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
         """Return the product of each tensor with its coefficient as a new tensor.
 
-        Return None if `from_capsules` or `list_from_host` is as fast as this method. `coefs` contains one coefficient
-        for each tensor, or a single coefficient for all tensors.
+        Return None if `from_capsules` or `list_from_host` is as fast as this method.
+
+        coefs: One coefficient for each tensor, or a single coefficient for all tensors.
         """
         return None
 
@@ -174,7 +170,7 @@ class Backend(Protocol):
         return results
 
     def threads(self) -> int | None:
-        """Return the number of CPU threads that the framework uses, or None if the number is unknown."""
+        """Return the number of CPU threads that the framework uses. None means that the number is unknown."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
@@ -230,15 +226,14 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass. Return the path that clips these gradients.
+        """Collect the gradients of parameters in one pass. Return the path that clips them.
 
         Return None if a gradient needs separate checks, for example because it is sparse.
         """
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path that clips these
-        gradients.
+        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path that clips them.
 
         Return None if a gradient is not plain, for example sparse. The gradient in a tuple can be None.
         """
@@ -307,7 +302,8 @@ class Distributed(ABC):
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether the program can have several ranks. While PyTorch or Paddle builds a graph, return False."""
+        """Return whether the program can have several ranks. The result is False while PyTorch or Paddle builds a
+        graph."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
         return cast(Backend, self)

@@ -155,8 +155,7 @@ def from_tree(
     backend: Backend, tree: Tree, *, reuse_unchanged: bool = False, **options: Any
 ) -> tuple[GradientList, Functional]:
     """Check the gradients of a flattened container one by one. Return (the gradients, a writer that creates new
-    tensors).
-    """
+    tensors)."""
     items = [leaf.tensor for leaf in tree.leaves]
     writer = Functional(items, tree.rebuild, reuse_unchanged=reuse_unchanged)
     return GradientList(backend, tree.leaves, writer, **options), writer
@@ -179,10 +178,10 @@ def listed(container: Any) -> Any:
 def _gradients_of_parameters(
     on_parameters: Parameters, parameters: Sequence[Leaf], function: str, instead: str
 ) -> list[Leaf]:
-    """Return the gradients of the parameters. If a parameter is listed twice, the result contains its gradient once.
+    """Return the gradients of the parameters. A parameter that is listed twice counts once.
 
-    If no tensor can have a gradient, the user has probably passed gradients instead of parameters. In this case, issue
-    a ClipWarning.
+    If no tensor can have a gradient, the user has probably passed gradients instead of parameters. This causes a
+    ClipWarning.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -228,8 +227,8 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank.
 
-    Return an empty list that the caller fills with the leaves of the call. The error is sent to the ranks with shards
-    or copies of these leaves.
+    Return an empty list that the caller fills with the leaves of the call. The ranks with shards or copies of these
+    leaves get the error.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():

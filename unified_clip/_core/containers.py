@@ -13,9 +13,7 @@ from .backend import Backend
 from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""Return the name of the framework that defines a type. If no framework defines the type, return None. `_dispatch` sets
-this function.
-"""
+"""The function that returns the name of the framework that defines a type, or None. `_dispatch` sets this function."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
@@ -30,10 +28,10 @@ class Tree(NamedTuple):
 
 
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
-    """Flatten a container. If the container is a flat tuple or an iterator, `Tree.rebuild` returns a list.
+    """Flatten a container. For a flat tuple or an iterator, `Tree.rebuild` returns a list.
 
     into: An empty list, to which the leaves are appended. After an error, the list contains the leaves of all valid
-    entries.
+        entries.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -120,7 +118,7 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
     """Return (items, rebuild) for a list, a tuple or nested dicts. `rebuild` makes a container from results.
 
-    The items are not checked. For other types of containers, return None.
+    The items are not checked. For other containers, return None.
     """
     if type(node) in (list, tuple):
         return node, list

@@ -52,7 +52,7 @@ class DistributedSpec:
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """Return the ownership that the caller declared for a gradient. If the caller declared nothing, return None.
+        """Return the ownership that the caller declared for a gradient, or None.
 
         If `ownership` has patterns, the first pattern that matches the gradient's name decides.
         """
@@ -68,8 +68,8 @@ class DistributedSpec:
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
         """Return warnings about patterns that have no effect on this rank.
 
-        A pattern has no effect if earlier patterns match all its names, and declare another ownership. Raise ValueError
-        for a pattern that cannot have an effect on any rank.
+        Such a pattern matches only names for which earlier patterns declare another ownership. Raise ValueError for a
+        pattern that cannot have an effect on any rank.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -162,7 +162,7 @@ class PartialSums(Protocol):
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
     def max_abs(self, dtype: str) -> float:
-        """Return the largest magnitude, and round it to `dtype`. Return NaN if any element is NaN."""
+        """Return the largest magnitude, rounded to `dtype`. Return NaN if any element is NaN."""
 
     def checksum(self) -> int:
         """Return a 64-bit checksum of all values. The checksum depends on the order of the values."""
@@ -213,8 +213,7 @@ class Shards(Protocol):
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
-        """Return tuples such as ("rank 3", number of NaN, number of inf). Each tuple is for another rank that has NaN
-        or inf.
+        """Return tuples such as ("rank 3", number of NaN, number of inf), one for each other rank with NaN or inf.
 
         All ranks have to call this method.
 
@@ -232,9 +231,8 @@ class Shards(Protocol):
         """
 
     def check_by_value(self) -> None:
-        """Raise ValueError for gradients that cannot be clipped by value. For example, a `Partial` gradient has only
-        partial sums of its elements.
-        """
+        """Raise ValueError for gradients that cannot be clipped by value, such as `Partial` gradients with partial
+        sums."""
 
     def metadata(self) -> dict[str, Any]:
         """Return the fields `ranks` (world size), `rank` and `layout` of a clip event.
@@ -246,9 +244,9 @@ class Shards(Protocol):
         """Convert a new local value to a tensor with the placements of the gradient."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
-        """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
+        """Send an error to the ranks that wait for this rank. They then raise an error, too.
 
-        measures: The norms that the call measures. These norms decide which ranks wait.
+        measures: The norms that the call measures. They decide which ranks wait.
         """
 
 

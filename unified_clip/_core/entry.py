@@ -1,4 +1,4 @@
-"""Run the body of a public function. Compilers trace the whole body, or leave the body out of their graphs."""
+"""Run the body of a public function. A compiler traces the whole body, or leaves it out of its graphs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ class Run(Protocol):
 
 
 def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run the body of a public function. If the body raises an error, the ranks that wait for this rank get the error,
-    too.
-    """
+    """Run the body of a public function. An error is also sent to the ranks that wait for this rank."""
     active = observer.active
     try:
         return body(*args, **kwargs) if active is None else active.run(body, *args, **kwargs)

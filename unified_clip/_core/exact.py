@@ -109,18 +109,15 @@ class Accumulator:
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """Return the accumulator for the result of `to_words`.
-
-        The words can also be the sum of the words of several accumulators. The result is then the sum of the
-        accumulators.
-        """
+        """Return the accumulator for the result of `to_words`, or for a sum of such results."""
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the correctly rounded p-th root for p of 1 or 2. Return None if two different results are possible
-        within the error bound.
+        """Return the correctly rounded p-th root for p of 1 or 2.
+
+        Return None if two different results are possible within the error bound.
         """
         if self.nan:
             return math.nan
@@ -138,7 +135,7 @@ class Accumulator:
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
     """Return the correctly rounded norm.
 
-    sums: A function that returns the exact sum for the argument True, and the fast sum for the argument False.
+    sums: A function that returns the fast sum, or the exact sum for the argument True.
     """
     n = sums(False).root(p, dtype)
     n = sums(True).root(p, dtype) if n is None else n

@@ -38,8 +38,8 @@ class GradientList:
         """Check the gradients.
 
         parameters: The parameters of the call, with or without a gradient. None means that the call has only gradients.
-        measures: The norms that the call measures over ranks. If this rank raises an error, ranks that wait for a norm
-        get the error.
+        measures: The norms that the call measures over ranks. An error of this rank is sent to the ranks that wait for
+            a norm.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support INFERRED as a default
@@ -122,9 +122,8 @@ class GradientList:
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group of gradients. If gradients are distributed, all ranks have to call this
-        method.
-        """
+        """Return the p-norm over a group of gradients. For distributed gradients, all ranks have to call this
+        method."""
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -135,8 +134,7 @@ class GradientList:
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return a dict that maps the index of each gradient to its norm. A norm covers all shards of the gradient.
-        Return None if no gradient is distributed.
+        """Return {index of a gradient: norm over all its shards}. Return None if no gradient is distributed.
 
         known_only: Whether to leave out norms that cannot be computed. Otherwise, such a norm raises ValueError.
         """

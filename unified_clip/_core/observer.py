@@ -36,7 +36,7 @@ class Clip(NamedTuple):
     p: float | None = None
     eps: float | None = None
     measured: bool = True
-    """Whether the clip measured the norm `n`. The value is False if the caller passed `n`."""
+    """Whether the clip measured the norm `n`. The value is False for a norm that the caller passed."""
 
 
 class Observer(Protocol):
@@ -70,5 +70,5 @@ def emit(*fields: Any, **more: Any) -> None:
 
 
 def needs_leaves() -> bool:
-    """Return whether the observer needs the gradients one by one. In graphs of `torch.compile`, return False."""
+    """Return whether the observer needs the gradients one by one. The result is False in graphs of `torch.compile`."""
     return active is not None and active.needs_leaves

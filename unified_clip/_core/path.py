@@ -19,9 +19,8 @@ class Scalars(Protocol):
         """Return `yes` where a condition is true, and `no` elsewhere."""
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. Return False if the condition is on a device, where its value
-        is unknown.
-        """
+        """Return whether a condition is true everywhere. The result is False for a condition on a device, whose value
+        is unknown."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -66,10 +65,8 @@ class Change(Protocol):
     """A change of gradients. An example is `changes.Scaled`."""
 
     def is_identity(self, path: Path) -> bool:
-        """Return whether the change leaves all elements unchanged.
-
-        Return False if reading the answer would wait for a device.
-        """
+        """Return whether the change leaves all elements unchanged. Return False if the device has not computed the
+        answer."""
 
     def results(self, path: Path) -> list[Tensor]:
         """Return the changed values as new tensors."""
@@ -111,17 +108,16 @@ class Path(Protocol):
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return g * coef as new tensors. If the coefficient is 1, return `unchanged()`."""
+        """Return g * coef as new tensors, or `unchanged()` for the coefficient 1."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
-        """Return functions that multiply the tensors by `coef` in place, without calling the functions. Return an empty
-        list if `coef` is known to be 1.
+        """Return functions that multiply the tensors by `coef` in place. The functions are not called here.
+
+        If `coef` is known to be 1, return an empty list.
         """
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any lower bound is above its upper bound. Return None in a graph, where the bounds are
-        unknown.
-        """
+        """Return whether any lower bound is above its upper bound. In a graph, the result is None."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         """Return new tensors with every element clamped to the bounds.
@@ -130,13 +126,13 @@ class Path(Protocol):
         """
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        """Return functions that clamp the tensors in place, without calling the functions."""
+        """Return functions that clamp the tensors in place. The functions are not called here."""
 
     def zeroed(self, results: list[Tensor], keep: Any) -> list[Tensor]:
         """Return `results` if the condition `keep` is true, else zeros."""
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Prepare to write the results of a change. If the condition `keep` is false, write zeros instead."""
+        """Prepare to write the results of a change, or zeros if the condition `keep` is false."""
 
     def unchanged(self) -> list[Tensor]:
         """Return the unchanged tensors as results. Tensors that can be written are copied."""
@@ -145,7 +141,7 @@ class Path(Protocol):
         """Return the norm as a 0-d tensor in `norm_dtype`, as public functions do."""
 
     def is_one(self, coef: Scalar) -> bool:
-        """Return whether the coefficient is 1. Return False if reading the coefficient would wait for a device."""
+        """Return whether the coefficient is 1. Return False if the device has not computed the coefficient."""
 
     def is_finite(self, n: Scalar) -> bool | None:
         """Return whether the norm is finite, or None inside a compiled graph."""
@@ -163,10 +159,10 @@ class Path(Protocol):
         """Start to read eager scalars, without waiting for a device."""
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return the `GraphCallback` of the traced graph. Return None if the graph cannot call Python functions."""
+        """Return the `GraphCallback` of the traced graph, or None if the graph cannot call Python functions."""
 
     def per_tensor(self) -> Path | None:
-        """Return a path for per-tensor clipping. The path computes one norm and one coefficient for each tensor.
+        """Return a path that computes one norm and one coefficient for each tensor.
 
         Return None if each tensor needs a separate path.
         """
@@ -195,14 +191,13 @@ class DevicePrimitives(Protocol):
     def dtype(self, tensor: Tensor) -> str: ...
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert a number or a one-element tensor to a float64 scalar. The scalar is on the device of the tensors
-        `like`.
-        """
+        """Convert a number or a one-element tensor to a float64 scalar on the device of the tensors `like`."""
 
     def power_sum(self, tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Scalar:
         """Return the float64 sum of |g / divisor|**p over all elements. The derivative at zero must be finite.
 
-        The quotient can underflow although its power does not. For this reason, use logarithms if p is neither 1 nor 2.
+        If p is neither 1 nor 2, compute the power by logarithms, because the quotient can underflow although its power
+        does not.
         """
 
     def max_abs(self, tensors: Sequence[Tensor]) -> Scalar:
@@ -221,9 +216,7 @@ class DevicePrimitives(Protocol):
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return a number for each row: the maximum over all rows that are in the group of this row. No number in
-        `rows` is negative.
-        """
+        """Return a number for each row: the maximum over all rows in its group. No number in `rows` is negative."""
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
@@ -254,22 +247,21 @@ class DevicePrimitives(Protocol):
         """Return g * coef, or g itself if coef is 1. For gradients of up to 32 bits, coef is rounded to float32."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Check everything first, so that no write raises an error. Only a check that needs memory for all results can
-        run later.
-        """
+        """Run all checks first, so that no write raises an error. A check that needs memory for all results can run
+        later."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
         """Convert a bound to the tensor's dtype, and round a tensor once. A number was rounded before the call."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether a lower bound is above its upper bound, or whether a bound is NaN. In a compiled graph, return
-        None.
-        """
+        """Return whether a lower bound is above its upper bound, or whether a bound is NaN. In a compiled graph, the
+        result is None."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Clamp the elements to bounds that `bound` returned. The bits of NaN, and of elements that are equal to a
-        bound, do not change.
+        """Clamp the elements to bounds that `bound` returned.
+
+        The bits of NaN, and of elements that are equal to a bound, do not change.
         """
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 

@@ -20,10 +20,7 @@ Receive = Callable[[Sequence[Any]], None]
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
 """A function that adds a call to the traced graph. Each run of the graph then passes the values of the scalars to the
-`Receive` function.
-
-The `GraphCallback` returns a function that waits for the `Receive` calls of all earlier runs.
-"""
+`Receive` function. The `GraphCallback` returns a function that waits for the calls of all earlier runs."""
 
 
 class Deferred(NamedTuple):
@@ -79,7 +76,7 @@ class Write(NamedTuple):
     make: Callable[[], object]
 
     undo: Callable[[], object] | None = None
-    """A function that restores the state before the change, or None if the change cannot be undone."""
+    """A function that restores the state before the change. None means that the change cannot be undone."""
 
 
 def with_article(name: str) -> str:

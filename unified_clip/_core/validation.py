@@ -68,7 +68,7 @@ def bound(backend: Backend, value: Any, name: str) -> Scalar:
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
-    """Return the number of elements. If a length of the shape is unknown, return None."""
+    """Return the number of elements, or None for a shape with an unknown length."""
     if shape is None:
         return None
     known = [length for length in shape if length is not None]

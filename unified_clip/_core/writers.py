@@ -94,11 +94,8 @@ class Writes:
 
 
 class InPlace:
-    """The writer for in-place functions.
-
-    The writer overwrites the gradients' memory. If the tensors are immutable, the writer replaces them in the
-    container.
-    """
+    """The writer for in-place functions. It overwrites the gradients' memory, or replaces immutable tensors in the
+    container."""
 
     def __init__(
         self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
@@ -142,8 +139,9 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Write sparse results to `.grad`. Increase autograd's version counters of tensors that share memory with dense
-        results.
+        """Write sparse results to `.grad`.
+
+        For dense results, increase autograd's version counters of tensors that share memory with them.
         """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
@@ -173,10 +171,9 @@ def nothing() -> None:
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes.
+    """Make all changes. Changes that can be undone come first. After an error, they are undone.
 
-    Changes that can be undone are made before all other changes. After an error, these changes are undone. Raise
-    PartlyClippedError if memory was overwritten, or if a change cannot be undone.
+    Raise PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """
     undoable = [write for write in writes if write.undo is not None]
     final = [write for write in writes if write.undo is None]

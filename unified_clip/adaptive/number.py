@@ -108,7 +108,7 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 
 def is_less(left: Real, margin: float, right: Real) -> bool:
-    """Return whether `left + margin < right` everywhere in NumPy arrays. Return False if `left` is not an array."""
+    """Return whether `left + margin < right` everywhere in NumPy arrays. For a number `left`, return False."""
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 
@@ -175,9 +175,9 @@ def floor(number: Real) -> Real:
 
 
 class Window:
-    """An immutable vector of the last norms, on the host path. `ordered` has the norms of `vector` in ascending order.
+    """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
 
-    New norms fill the vector, starting at index 0. If the vector is full, the next norm replaces the oldest norm.
+    New norms fill the vector, starting at index 0. In a full vector, the next norm replaces the oldest norm.
     """
 
     __slots__ = ("ordered", "vector")
@@ -193,9 +193,7 @@ class Window:
 
 
 def put(vector: Real, index: Real, value: Real, count: Real) -> Real:
-    """Return a copy of a vector with a new number at an index. Only the first `count` numbers of the vector are
-    used.
-    """
+    """Return a copy of a vector with a new number at an index. Only its first `count` numbers are used."""
     if not isinstance(vector, Number):
         vector = _window(vector, count)
         place, numbers, ordered = int(index), vector.vector[:], vector.ordered[:]
@@ -225,10 +223,8 @@ def insert(ordered: Real, value: Real) -> Real:
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Return a vector that begins with the first `count` numbers in ascending order.
-
-    The numbers after the first `count` numbers are arbitrary.
-    """
+    """Return a vector that begins with the first `count` numbers in ascending order. The later numbers are
+    arbitrary."""
     if not isinstance(vector, Number):
         return _window(vector, count).ordered
     xp = vector.xp

@@ -34,9 +34,8 @@ State = dict[str, Real] | Tensor
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if the rule is of none of these kinds. The kind `Rule` allows every object with `init` and
-    `threshold`.
-    """
+    """Raise TypeError if the rule has none of these kinds. The kind `Rule` allows every object with `init` and
+    `threshold`."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -119,7 +118,7 @@ class RuleThreshold(AdaptiveThreshold):
 def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar, State]:
     """Return (the threshold for this norm, the new state).
 
-    A norm that is NaN or infinite gets the threshold 0, and the state stays unchanged.
+    For a norm that is NaN or infinite, the threshold is 0, and the state stays unchanged.
     """
     if xp is HOST:
         assert isinstance(state, dict)
@@ -222,16 +221,13 @@ PACKED = ((1, "float64"), (2, "int32"))
 
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
-    """Return whether a packed state with this length can belong to a rule.
-
-    Return True if one of the two lengths is unknown.
-    """
+    """Return whether a packed state with this length can belong to a rule. An unknown length always fits."""
     expected = _length(rule)
     return None in (length, expected) or length == expected
 
 
 def _length(rule: Rule | AdaGC) -> int | None:
-    """Return the length of a packed state. Return None if the state grows, or if the length depends on the call."""
+    """Return the length of a packed state, or None if the length grows or depends on the call."""
     return None if [] in rule.init().values() else len(flatten(rule, initial(rule)))
 
 

@@ -194,7 +194,6 @@ def _checked(backend: Backend, tree: containers.Tree, function: str) -> tuple[Gr
 def _advance(
     backend: Backend, gradients: GradientList, adaptive: AdaGC, state: Tensor, count: int, limit: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return (the total norm, the new packed state)."""
     has_values = backend.has_values(state)
     current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
     norms = _clip(

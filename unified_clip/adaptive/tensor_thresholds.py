@@ -82,9 +82,7 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    """Return a host path that computes one vector with the norms of all gradients. If no path is possible,
-    return None.
-    """
+    """Return a host path that computes one vector with the norms of all gradients, or None."""
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None
     path = gradients.per_tensor_path(group)
@@ -122,7 +120,7 @@ def _coefficients(
 ) -> tuple[Scalar, states.State]:
     """Return (the vector of coefficients, the new state).
 
-    If the total norm is NaN or infinite, the state stays unchanged.
+    For a total norm that is NaN or infinite, the state stays unchanged.
     """
     convention, largest_norm = clip_rule.convention, xp.asarray(states.LARGEST_NORM)
     is_finite = total <= largest_norm
@@ -160,7 +158,6 @@ def _scalar(number: Real) -> Scalar:
 
 
 def _repeated(vector: Real, scalar: Scalar) -> Scalar:
-    """Return a vector that repeats `scalar` and has the length of `vector`."""
     return _scalar(vector * 0.0) + scalar
 
 

@@ -30,8 +30,9 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def without_last_ones(tensor: Tensor) -> Tensor:
-    """If the last axis has length 1, remove all axes of length 1. XLA then sums six times faster on a CPU. The
-    optimization barrier stops XLA from restoring these axes.
+    """Remove all axes of length 1 if the last axis has length 1.
+
+    XLA then sums six times faster on a CPU. The optimization barrier stops XLA from restoring these axes.
     """
     if tensor.shape[-1:] != (1,):
         return tensor
@@ -48,8 +49,10 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
-    """Return the indices and the rows of a sparse gradient. Rows with the same index are summed in float64 and rounded
-    once. Unused rows have indices outside the shape of the gradient, as in padded BCOO arrays.
+    """Return the indices and the rows of a sparse gradient.
+
+    Rows with the same index are summed in float64 and rounded once. Unused rows have indices outside the shape of the
+    gradient, as in padded BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
@@ -88,9 +91,7 @@ def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p. This function does not use JAX's power, whose derivative would not be computed in
-    float64.
-    """
+    """Return |g / divisor|**p. The derivative of JAX's power would not be computed in float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -106,9 +107,8 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the maximum. If there are no values, the maximum is 0. If a value is NaN, the maximum is NaN. XLA's own
-    maximum can ignore NaN.
-    """
+    """Return the maximum, or 0 without values. The maximum of values with NaN is NaN. XLA's own maximum can ignore
+    NaN."""
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)
 
@@ -131,9 +131,7 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply a tensor by a coefficient. The product is computed in float64 for float64 and complex128 tensors,
-    otherwise in float32.
-    """
+    """Multiply a tensor by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32."""
     if tensor.dtype == jnp.float64:
         return tensor * coef
     if jnp.iscomplexobj(tensor):

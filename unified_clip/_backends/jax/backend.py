@@ -43,9 +43,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The axes of `shard_map` that the caller passes as process_group. If None, the backend reads the axes from the
-    types of arrays.
-    """
+    """The axes of `shard_map` that the caller passes as process_group. With None, the backend reads the axes from the
+    types of arrays."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":

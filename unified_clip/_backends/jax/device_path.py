@@ -72,8 +72,9 @@ class JaxPath(DevicePath):
         return self._rounded([self._tensors], int(p))[0] if self.is_certain(p) else super().norm(p)
 
     def is_certain(self, p: float) -> bool:
-        """Return whether exact sums decide how norms are rounded. On one device, the result is False, because compiling
-        an exact sum would take too long.
+        """Return whether exact sums decide how norms are rounded.
+
+        On one device, the result is False, because compiling an exact sum would take too long.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

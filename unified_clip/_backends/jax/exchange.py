@@ -17,7 +17,7 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""The limit in bytes. Compiled code copies an array below the limit faster than `jax.device_put` shares it."""
+"""The limit in bytes below which compiled code copies an array faster than `jax.device_put` shares it."""
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
 
@@ -40,9 +40,11 @@ def structure_of(arrays: Sequence[Any]) -> Structure:
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
-    """Return uncommitted JAX arrays on the default device. If possible, large arrays share the memory of the NumPy
-    arrays. `jax.device_put` takes 20 microseconds per array. For small arrays, a compiled copy is faster. The copy is
-    compiled when a list with the same shapes and dtypes occurs for the second time.
+    """Return uncommitted JAX arrays on the default device. Large arrays share the memory of the NumPy arrays, if
+    possible.
+
+    `jax.device_put` takes 20 microseconds per array. For small arrays, a compiled copy is faster. The copy is compiled
+    when a list with the same shapes and dtypes occurs for the second time.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -90,9 +92,8 @@ def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class Exporter:
-    """An object that `np.from_dlpack` converts to a NumPy array. `jax.dlpack.from_dlpack` would commit the array to one
-    device.
-    """
+    """An object that `np.from_dlpack` converts to a NumPy array. `jax.dlpack.from_dlpack` would commit the array to a
+    device."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

@@ -1,5 +1,6 @@
-"""A JAX primitive for the norm. If there is only one device, and the device is a CPU, the compiled kernels compute the
-norm. XLA computes the coefficient and the products, and can fuse both with the step of an optimizer.
+"""A JAX primitive for the norm. The compiled kernels compute the norm if the only device is a CPU.
+
+XLA computes the coefficient and the products, and can fuse both with the step of an optimizer.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Define the primitive. Return a function that applies the primitive. Callers have to use the function under
-    `jax.enable_x64(True)`.
-    """
+    """Define the primitive, and return a function that applies it. Callers need `jax.enable_x64(True)`."""
     primitive = Primitive(TARGET)
 
     def bind(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
@@ -119,7 +118,7 @@ def _is_for_one_device(module: Any) -> bool:
 
 @functools.cache
 def rejection() -> str:
-    """Register the kernels with XLA. Return the error message of XLA, or '' if there is no error."""
+    """Register the kernels with XLA. Return the error message of XLA, or ''."""
     if KERNELS is None:
         return "unified_clip has no compiled kernels"
     try:

@@ -48,7 +48,10 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether a flag is true on any device. `flags` has tuples (flag, axes over which the flag is sharded)."""
+    """Return whether a flag is true on any device.
+
+    flags: Tuples (flag, axes over which the flag is sharded).
+    """
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local
@@ -71,8 +74,9 @@ def _varying(tensor: Tensor) -> frozenset[str]:
 
 
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
-    """Add up sums over all devices. `sums` has tuples (sum over local shards, mesh axes over which the shards are
-    distributed).
+    """Add up sums over all devices.
+
+    sums: Tuples (sum over local shards, mesh axes over which the shards are distributed).
     """
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(
@@ -83,8 +87,9 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Gather a scalar from all devices along the axes into a vector. The devices exchange the scalars by a sum, because
-    a maximum over devices would have no derivative, and could lose NaN.
+    """Gather a scalar from all devices along the axes into a vector.
+
+    The devices exchange the scalars by a sum. A maximum would have no derivative, and could lose NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

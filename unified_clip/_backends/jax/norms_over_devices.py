@@ -50,8 +50,9 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 
 
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
-    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53. The bound is the largest number
-    of additions that an element takes part in.
+    """Return the sum of |g|**p, and a bound on its relative error in units of 2**-53.
+
+    The bound is the largest number of additions of an element.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
@@ -70,17 +71,16 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Multiply and divide the scalar by the same factor, which does not change the value. Without this division, XLA
-    would compute the sum over all tensors again for each product.
+    """Multiply and divide the scalar by the same factor, which does not change the value.
+
+    Without the division, XLA would compute the sum over all tensors again for each product.
     """
     factor = jnp.where(jnp.isnan(scalar), 2.0, 1.0)  # XLA cannot simplify this, although NaN stays NaN
     return jax.lax.div(scalar * factor, factor)
 
 
 def _stacked(sums: Sequence[Sequence[Scalar]], owned: Sequence[Sequence[Axes]]) -> Scalar:
-    """Return a vector with the sum of each group. If several devices have copies of a shard, the sum contains only one
-    copy.
-    """
+    """Return a vector with the sum of each group. Of several copies of a shard, the sum contains only one."""
     return jnp.stack([
         sum(
             (counted(scalar, axes) for scalar, axes in zip(group, own, strict=True)), start=jnp.zeros((), jnp.float64)
@@ -97,9 +97,8 @@ def counted(value: Scalar, axes: Axes) -> Scalar:
 
 
 def _over_devices(own: Scalar, axes: Axes) -> Scalar:
-    """Return the sums over all devices along the axes. A collective adds up integers. The sum of integers is exact, so
-    the order of the devices does not matter.
-    """
+    """Return the sums over all devices along the axes. A collective adds up integers, so the order of the devices does
+    not matter."""
     if not axes:
         return computed_once(own)
     fixed = jax.lax.stop_gradient(own)
@@ -150,8 +149,9 @@ def _nearest(
 
 
 def _exact_windows(groups: Any, p: int, owned: Sequence[Sequence[Axes]], axes: Axes) -> Tensor:
-    """Return the exact sums of |g|**p over all devices as windows. Carries are not added to the next window, so a
-    window can have more than 16 bits.
+    """Return the exact sums of |g|**p over all devices as windows.
+
+    Carries are not added to the next window, so a window can have more than 16 bits.
     """
 
     def window(_: None, units: tuple[Scalar, Scalar]) -> tuple[None, Scalar]:

@@ -39,7 +39,7 @@ def _job() -> Job:
 
 
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    """Return the group of these ranks. If `jax.distributed` is initialized again, all groups are new."""
+    """Return the group of these ranks. A new initialization of `jax.distributed` makes all groups new."""
     return _group_of(ranks, _job())
 
 
@@ -50,7 +50,7 @@ def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
-    """Return a mesh with one device of each process. The argument `job` is only a key for the cache."""
+    """Return a mesh with one device of each process. `job` is only a key for the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
@@ -78,9 +78,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of the mesh axes in `process_group`. If `process_group` is a mesh or has process indices, return
-    None.
-    """
+    """Return the names of the mesh axes in `process_group`. For a mesh or process indices, return None."""
     if process_group is None:
         return ()
     if isinstance(process_group, str):
@@ -124,7 +122,7 @@ def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the processes along the axes of a mesh. The mesh is taken from the shardings of the arrays."""
+    """Return the processes along the axes of a mesh, which is taken from the shardings of the arrays."""
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}

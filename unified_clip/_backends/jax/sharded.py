@@ -31,7 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """If several devices have copies of a shard, only one copy is part of the norm."""
+    """The path for arrays on several devices. Of several copies of a shard, the norm includes only one."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -75,8 +75,9 @@ def _key(index: Sequence[slice]) -> Any:
 
 
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
-    """Return a dict from positions to the shards of an array in this process. An array on one device is a single shard,
-    and stays uncommitted.
+    """Return {position: shard} for the shards of an array in this process.
+
+    An array on one device is a single shard, and stays uncommitted.
     """
     if not is_multi_device(tensor):
         return {(): tensor}
@@ -105,9 +106,7 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return the shards of the gradients. If no array is on several processes and the caller declares no ranks, return
-    None.
-    """
+    """Return the shards of the gradients. Return None for arrays of one process without declared ranks."""
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
@@ -210,8 +209,9 @@ class JaxShards(LocalShards):
         return list(_local_shards(self.values[index]).values())
 
     def _first_copies(self, index: int) -> list[Tensor]:
-        """Return the shards that this process owns. If several devices of the process group have copies of a shard, the
-        process of the first device owns the shard.
+        """Return the shards that this process owns.
+
+        If several devices of the process group have copies of a shard, the process of the first device owns it.
         """
         value = self.values[index]
         if self._is_within_group(value):

@@ -123,15 +123,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Copy a dense gradient. In Paddle, `grad = None` also clears all other tensors that share memory with the
-        gradient.
-        """
+        """Copy a dense gradient. `grad = None` would also clear other tensors that share memory with the gradient."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a value is a parameter. Only the type is checked. The attribute stop_gradient is False for
-        parameters, but also for some gradients.
-        """
+        """Return whether a value is a parameter, by its type. Some gradients also have stop_gradient=False."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -214,7 +210,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Return None for distributed parameters, because the collector does not check distributed parameters."""
+        """Return None for distributed parameters, because the collector does not check them."""
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
@@ -233,8 +229,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Return an array that shares memory with a tensor. Callers must not keep the array, because `p.grad = None`
-        frees the memory.
+        """Return an array that shares memory with a tensor.
+
+        Callers must not keep the array, because `p.grad = None` frees the memory.
         """
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
@@ -374,9 +371,10 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Stop paddle.jit.to_static from translating `entry.run`. Paddle cannot translate functions that are passed as
-    arguments. By default, to_static then ends its graph, and the clip runs on the host path. With full_graph=True,
-    Paddle traces the clip.
+    """Stop paddle.jit.to_static from translating `entry.run`.
+
+    Paddle cannot translate functions that are passed as arguments. By default, to_static then ends its graph, and the
+    clip runs on the host path. With full_graph=True, Paddle traces the clip.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

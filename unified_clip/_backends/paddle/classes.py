@@ -36,8 +36,7 @@ Program = Any
 
 PROGRAMS: WeakKeyDictionary[Program, dict[str | None, classes.GradientClip]] = WeakKeyDictionary()
 """The clips of each static program, by parameter name. The default clip has the key None. Parameters cannot be keys,
-because each access to a parameter creates a new object.
-"""
+because each access creates a new object."""
 
 
 def set_gradient_clip(
@@ -147,8 +146,9 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 
 @functools.cache
 def _have_optimizers_apply_it() -> None:
-    """Make optimizers apply the clips that `set_gradient_clip` stored, because Paddle 3 ignores these clips. The
-    function replaces `Optimizer.append_regularization_ops`, which `minimize` and `apply_gradients` call after the
+    """Make optimizers apply the clips of `set_gradient_clip`, which Paddle 3 ignores.
+
+    The function replaces `Optimizer.append_regularization_ops`, which `minimize` and `apply_gradients` call after the
     optimizer's clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops

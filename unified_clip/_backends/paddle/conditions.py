@@ -1,6 +1,4 @@
-"""Checks of Paddle's tensors, and of the mode of Paddle (dynamic or static). Without these checks, Paddle would end the
-process.
-"""
+"""Checks of Paddle's tensors, and of its dynamic or static mode. Without these checks, Paddle would end the process."""
 
 from __future__ import annotations
 
@@ -35,7 +33,8 @@ OLD_IR = (paddle.base.framework.Variable, paddle.base.framework.Program)
 
 
 def is_of_old_ir(value: Any) -> bool:
-    """Return whether a variable or a program belongs to the intermediate representation (IR) of Paddle before 3.0.
+    """Return whether a variable or a program has the intermediate representation (IR) of Paddle before 3.0.
+
     unified_clip does not support this IR.
     """
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
@@ -50,14 +49,15 @@ def of_old_ir(subject: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """`differentiable` is true for calls that return new tensors."""
+    """Return whether Paddle records derivatives.
+
+    differentiable: Whether the call returns new tensors.
+    """
     return differentiable and paddle.is_grad_enabled()
 
 
 def in_static_mode() -> bool:
-    """Return whether Paddle builds a static program. The result is False for programs that paddle.jit.to_static
-    builds.
-    """
+    """Return whether Paddle builds a static program. Programs of paddle.jit.to_static do not count."""
     return not paddle.in_dynamic_mode() and not in_to_static_mode()
 
 
@@ -78,9 +78,7 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Raise TypeError for an eager tensor in static mode, because the first operation on the tensor would end the
-    process.
-    """
+    """Raise TypeError for an eager tensor in static mode. Its first operation would end the process."""
     if in_to_static_mode():
         return
     building = None if paddle.in_dynamic_mode() else paddle.static.default_main_program()
@@ -99,7 +97,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def has_address(tensor: Any) -> bool:
-    """Return whether a tensor has a memory address: it is dense and not distributed, and its memory is not freed."""
+    """Return whether a tensor has a memory address: it is dense, not distributed, and not freed."""
     if type(tensor) not in PLAIN or not tensor.is_dense() or tensor.dtype not in NAMES:
         return False
     return 0 in tensor.shape or bool(tensor._is_initialized() and tensor.data_ptr())

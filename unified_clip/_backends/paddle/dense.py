@@ -32,8 +32,9 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The tensor in a wider dtype that Paddle's operations support. A complex number becomes two real numbers along
-        a new last axis.
+        """The tensor in a wider dtype that Paddle's operations support.
+
+        A complex number becomes two real numbers along a new last axis.
         """
         if self.is_complex:
             return paddle.as_real(self.tensor)
@@ -108,8 +109,9 @@ class Numbers:
 
 
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
-    """Split long tensors into pieces, and join short tensors. Joined tensors need fewer operations, and short pieces
-    need less memory for float64 copies.
+    """Split long tensors into pieces, and join short tensors.
+
+    Joined tensors need fewer operations. Short pieces need less memory for float64 copies.
     """
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
@@ -142,9 +144,7 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Multiply tensors by a coefficient. The products are computed in float64 for float64 and complex128 tensors,
-    otherwise in float32.
-    """
+    """Multiply tensors by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32."""
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 
@@ -154,8 +154,9 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether Paddle is in dynamic mode and records derivatives. Callers then avoid operations on lists, which
-    have second derivatives for all tensors or for none.
+    """Return whether Paddle is in dynamic mode and records derivatives.
+
+    Callers then avoid operations on lists. Their second derivatives exist for all tensors or for none.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
@@ -167,9 +168,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
-    """Return a 0-d tensor with exactly this value. If `like` is an eager tensor, the result is on the device of
-    `like`.
-    """
+    """Return a 0-d tensor with exactly this value, on the device of an eager tensor `like`."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
     if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a program with this
@@ -187,9 +186,7 @@ def like_tensor(condition: Tensor, tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Select elements as `paddle.where` does. In static programs, `paddle.where` broadcasts by adding zeros, which
-    turns -0.0 into 0.0.
-    """
+    """Select elements as `paddle.where` does. In static programs, `paddle.where` turns -0.0 into 0.0."""
     shape = condition.shape
     if min(shape, default=1) < 0:
         shape = paddle.shape(condition)  # expand_as fails for empty tensors
@@ -202,8 +199,9 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
-    """Convert numbers to a narrower dtype. On the CPU, Paddle 3.3 converts tiny numbers wrongly. For example, 2**-80
-    can become 1e-4.
+    """Convert numbers to a narrower dtype.
+
+    On the CPU, Paddle 3.3 converts tiny numbers wrongly. For example, 2**-80 can become 1e-4.
     """
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1

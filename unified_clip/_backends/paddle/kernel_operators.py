@@ -1,8 +1,8 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-`assign` copies each gradient, and the operator `unified_clip_scale` then multiplies the copy in place. If no other
-operation reads the gradient, Paddle skips the copy, so the operator writes to the memory of the gradient. For long
-gradients, Paddle's `multiply` takes three times as long.
+`assign` copies each gradient, and the operator `unified_clip_scale` multiplies the copy in place. Paddle skips the copy
+of a gradient that no other operation reads. The operator then writes to the memory of the gradient. For long gradients,
+Paddle's `multiply` takes three times as long.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ LIBRARY = "libphi_core.so"
 
 
 SHORT = 2**14
-"""The minimum number of elements for `_scaled_in_place`. For shorter gradients, a single operation of Paddle is faster
-than the three operations of `_scaled_in_place`.
-"""
+"""The smallest number of elements for which `_scaled_in_place` is faster than a single operation of Paddle."""
 
 IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 
 
 def _register() -> bool:
-    """Register the operators when this module is imported. A saved program with these operators can be loaded only
-    after the registration.
+    """Register the operators when this module is imported.
+
+    A saved program with these operators can be loaded only after the registration.
     """
     if KERNELS is None:
         return False
@@ -50,8 +49,8 @@ REGISTERED = _register()
 def enabled() -> bool:
     """Return whether static programs call the kernels.
 
-    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables the kernels. Without kernels, a model that
-    paddle.jit.save saved can be loaded without unified_clip.
+    In graphs of to_static, UNIFIED_CLIP_GRAPH=kernels is necessary. Without kernels, a model of paddle.jit.save can be
+    loaded without unified_clip.
     """
     return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
@@ -92,8 +91,9 @@ def _by_paddle(dense: Dense) -> bool:
 
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
     """Return the product of a copy of the tensor. If no other operation reads the tensor, Paddle skips the copy.
-    `flatten_` gives a 0-d tensor an axis, because Paddle would end the process without an axis. `flatten_` also changes
-    the copy in place, so Paddle does not merge this copy with another copy of the tensor.
+
+    `flatten_` gives a 0-d tensor an axis, which Paddle needs. `flatten_` also changes the copy in place, so Paddle does
+    not merge it with another copy of the tensor.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -42,9 +42,7 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the HybridCommunicateGroup of `fleet`. If `fleet.init` was not called, or if `fleet` does not shard the
-    model, return None.
-    """
+    """Return the HybridCommunicateGroup of `fleet`, or None if `fleet` does not shard the model."""
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -63,7 +61,7 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for plain tensors if `fleet` shards the model and the caller declares no process group."""
+    """Raise ValueError for plain tensors without a declared process group if `fleet` shards the model."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
@@ -75,9 +73,7 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """If a gradient is missing, use the placements of its distributed parameter, because another rank can have the
-    gradient.
-    """
+    """Use the placements of a distributed parameter if its gradient is missing. Another rank can have the gradient."""
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
@@ -230,8 +226,10 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks along some mesh dimensions, in the order of the mesh. `is_along` selects the dimensions by
-        their placements. If this rank is not on the mesh, return [].
+        """Return the ranks along some mesh dimensions, in the order of the mesh. If this rank is not on the mesh,
+        return [].
+
+        is_along: A function that selects a dimension by its placement.
         """
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
@@ -278,9 +276,8 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError if `fleet` shards optimizer states. In this case, gradients are incomplete before the
-        optimizer's step().
-        """
+        """Raise ValueError if `fleet` shards optimizer states. Gradients are then incomplete before the optimizer's
+        step()."""
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
         if _degree(self._hcg, "sharding_parallel") > 1 and any(
@@ -353,8 +350,9 @@ def _is_shard(parameter: Any) -> bool:
 
 
 def _existing_group(ranks: Sequence[int]) -> Any:
-    """Find a process group with these ranks. This function never creates a group. A new group requires a call on every
-    rank, but this function can run on some ranks only.
+    """Return an existing process group with these ranks, or raise ValueError.
+
+    A new group requires a call on every rank, but this function can run on some ranks only.
     """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):

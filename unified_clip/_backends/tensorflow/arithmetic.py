@@ -13,9 +13,8 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors. The type is not read from a new tensor, because creating a tensor would start the runtime,
-and a started runtime cannot be configured.
-"""
+"""The type of eager tensors. Creating a tensor to read its type would start the runtime, which can then no longer be
+configured."""
 
 PIECE = 1 << 18
 """The number of elements of a piece. In float64, a piece takes 2 MiB, which fit into a cache."""
@@ -30,8 +29,9 @@ SHORT = 1 << 12
 
 
 def constant(number: float, dtype: Any) -> Tensor:
-    """Return a constant that is made from a NumPy array. For Python numbers, eager TensorFlow uses a cache that returns
-    0.0 for -0.0.
+    """Return a constant that is made from a NumPy array.
+
+    For Python numbers, eager TensorFlow uses a cache that returns 0.0 for -0.0.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
@@ -50,9 +50,9 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged. In a graph for XLA, the scalar is multiplied and divided by the same factor. The
-    value does not change, and XLA does not repeat divisions. Without the division, XLA would repeat the sum over all
-    tensors when it scales each tensor.
+    """Return the scalar unchanged. In a graph for XLA, multiply and divide it by the same factor.
+
+    XLA does not repeat divisions. Without the division, XLA would repeat the sum over all tensors for each product.
     """
     if not is_for_xla():
         return scalar
@@ -62,9 +62,10 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be exact: only under a `tf.distribute` strategy, which must not change the bits of a
-    norm. The result is False for XLA, which would run both sides of the exact norm's branch. The result is False for
-    eager GPU tensors, because the branch would wait for the GPU.
+    """Return whether norms must be exact, so that a `tf.distribute` strategy does not change their bits.
+
+    The result is False for XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU
+    tensors, because the branch would wait for the GPU.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -89,7 +90,7 @@ def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Split long tensors into pieces. In a graph for XLA, return the tensors unchanged."""
+    """Split long tensors into pieces, except in a graph for XLA."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 
@@ -155,8 +156,9 @@ def magnitude(tensor: Tensor) -> Tensor:
 
 
 def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
-    """Return |x / divisor|**p. Where x is 0, the derivative is 0. If p is 1, the function ignores `divisor`, because
-    the caller has already divided x.
+    """Return |x / divisor|**p. Where x is 0, the derivative is 0.
+
+    For p = 1, `divisor` is ignored, because the caller has already divided x.
     """
     magnitudes = tf.abs(part)
     if p == 1:
@@ -169,16 +171,14 @@ def powers(part: Tensor, p: float, divisor: Scalar) -> Tensor:
 
 
 def max_abs(magnitudes: Tensor, **over: Any) -> Tensor:
-    """Return the maximum. If there are no elements, the maximum is 0. If an element is NaN, the maximum is NaN."""
+    """Return the maximum, or 0 without elements. The maximum of elements with NaN is NaN."""
     nan = tf.reduce_any(tf.math.is_nan(magnitudes), **over)
     top = tf.maximum(tf.reduce_max(magnitudes, **over), constant(0.0, tf.float64))
     return tf.where(nan, constant(np.nan, tf.float64), top)
 
 
 def product(tensor: Tensor, coef: Scalar) -> Tensor:
-    """Multiply a tensor by a coefficient. The product is computed in float64 for float64 and complex128 tensors,
-    otherwise in float32.
-    """
+    """Multiply a tensor by a coefficient, in float64 for float64 and complex128 tensors, otherwise in float32."""
     if tensor.dtype.is_complex:  # separately: a complex product of inf and coef has NaN
         return tf.complex(product(tf.math.real(tensor), coef), product(tf.math.imag(tensor), coef))
     wide = tf.float32 if is_half(tensor) else tensor.dtype
@@ -186,8 +186,9 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are eager CPU tensors. While a graph is traced, the result is False, because eager
-    tensors are constants of the graph.
+    """Return whether all tensors are eager CPU tensors.
+
+    The result is False in a graph, because eager tensors are constants of the graph.
     """
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors

@@ -105,8 +105,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Only Variables are treated as aliases. In f(a + b), the same tensor is the gradient of a and the gradient of
-        b. The clip treats this tensor as two gradients.
+        """Find aliases among Variables. Other tensors are never aliases.
+
+        In f(a + b), the same tensor is the gradient of a and of b. The clip treats it as two gradients.
         """
         first: dict[int, int] = {}
         return [
@@ -340,9 +341,8 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `tf.unique` returns. XLA does not know the length of the result of `tf.unique`, so NumPy computes the
-    result if the indices are constant.
-    """
+    """Return the result of `tf.unique`. NumPy computes it for constant indices, because XLA does not know the length of
+    the result."""
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
         rows, segments = tf.unique(indices)

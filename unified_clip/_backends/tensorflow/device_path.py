@@ -13,9 +13,7 @@ from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
-    """The device path of TensorFlow. If the kernels compute a norm, TensorFlow's operations still compute its
-    derivatives.
-    """
+    """The device path of TensorFlow. TensorFlow's operations compute the derivatives, even of a norm by the kernels."""
 
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False

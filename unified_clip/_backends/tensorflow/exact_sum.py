@@ -1,8 +1,8 @@
 """Correctly rounded norms in graphs of a `tf.distribute` strategy.
 
-The relative error of a float64 sum is bounded. If the roots of both ends of the error interval round to the same
-float32 number, this number is the norm. If the two roots round to different float32 numbers, integer operations compute
-the exact sum. The exact sum is compared with the midpoint between these two numbers.
+The relative error of a float64 sum is bounded. Usually, the roots of both ends of the error interval round to the same
+float32 number. This number is the norm. Otherwise, integer operations compute the exact sum, and compare it with the
+midpoint between the two rounded roots.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Powers = Callable[[Tensor, float], Tensor]
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
-    """Return a number whose p-th root rounds to the correct norm. The number is close to the exact sum of |g|**p. p is
-    1 or 2.
+    """Return a number whose p-th root rounds to the correct norm. It is close to the exact sum of |g|**p, for p of 1 or
+    2.
 
     total: The float64 sum. The derivatives of the result are the derivatives of `total`.
-    additions: An upper bound on the number of additions that an element takes part in.
+    additions: An upper bound on the number of additions of an element.
     """
     fixed = tf.stop_gradient(total)
     slack = (additions + 16.0) * 2.0**-53  # 16 covers the roots, and products of errors
@@ -65,9 +65,8 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return `low` or `high`, whichever is nearer to the root of the exact sum in `words`. In a tie, return the even
-    number.
-    """
+    """Return the number that is nearer to the root of the exact sum in `words`: `low` or `high`. In a tie, return the
+    even number."""
     middle = (low + high) / 2.0
     words -= _words(tf.reshape(tf.where(p > 1.0, middle * middle, middle), [1]))
     carry, rest = tf.constant(0, tf.int64), tf.constant(0, tf.int64)
@@ -92,8 +91,9 @@ def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor
 
 
 def _words(powers: Tensor) -> Tensor:
-    """Split the exact sum of |g|**p into words of 32 bits. The lowest word comes first. Carries are not added to the
-    next word, so a word can have more than 32 bits.
+    """Split the exact sum of |g|**p into words of 32 bits, beginning with the lowest word.
+
+    Carries are not added to the next word, so a word can have more than 32 bits.
     """
     words: list[Tensor] = []
     for exponent in range(LOWEST + 32 * (WORDS - 1), LOWEST - 1, -32):

@@ -26,8 +26,9 @@ BARRIER = "XlaOptimizationBarrier"
 
 
 def register() -> bool:
-    """Register the kernels with XLA. TensorFlow traces a `tf.function` once, and can then run the graph with or without
-    XLA. For graphs without XLA, the operation has a second kernel.
+    """Register the kernels with XLA.
+
+    TensorFlow can run a traced graph with or without XLA. For graphs without XLA, the operation has a second kernel.
     """
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
@@ -36,8 +37,9 @@ def register() -> bool:
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the custom call supports these tensors. Every device must be a CPU of this process, because only
-    this process has registered the kernels.
+    """Return whether the custom call supports these tensors.
+
+    Every device must be a CPU of this process, because only this process has registered the kernels.
     """
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)
@@ -48,7 +50,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
-    """Return the norm over all tensors, or a vector with one norm per tensor. p is 1 or 2, and norms are float64.
+    """Return the norm over all tensors, or a vector with one norm per tensor, in float64. p is 1 or 2.
 
     is_batch: Whether the first axis of each tensor is the batch axis.
     """
@@ -78,7 +80,7 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels. If the program does not call the kernels, warn once."""
+    """Return whether a compiled program calls the kernels. If not, warn once."""
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

@@ -27,9 +27,8 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register the operations. If another copy of unified_clip has registered the operations, do nothing, because
-    TensorFlow would end the process.
-    """
+    """Register the operations, unless another copy of unified_clip has registered them. TensorFlow would end the
+    process."""
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
@@ -40,8 +39,9 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operations support these tensors in the current graph. Graphs of a strategy are not supported,
-    because the workers of the strategy might not import unified_clip.
+    """Return whether the operations support these tensors in the current graph.
+
+    Graphs of a strategy are not supported, because the workers of the strategy might not import unified_clip.
     """
     return bool(
         REGISTERED
@@ -62,7 +62,7 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Multiply tensors by a coefficient. If the coefficient of a tensor is 1, the tensor is returned unchanged."""
+    """Multiply tensors by a coefficient. A tensor with the coefficient 1 is returned unchanged."""
     if is_for_xla():
         # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
         return _products(list(map(kernel_custom_call.barrier, tensors)), computed_once(coef), per_tensor)

@@ -10,8 +10,9 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _half_sums_of_squares(loop: Any) -> Any:
-    """Return half of the sum of squares for each row. The squares are halved before they are added up, because the sum
-    of the squares can exceed the range of float16.
+    """Return half of the sum of squares for each row.
+
+    The squares are halved before the addition, because their sum can exceed the range of float16.
     """
     rows = loop.stacked_input(0)
     return pfor.wrap(tf.reduce_sum(0.5 * tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)

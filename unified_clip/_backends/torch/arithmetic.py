@@ -22,15 +22,14 @@ def lacks_float64(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64. If the device has no float64, the result is on the CPU."""
+    """Return the tensor in float64. For a device without float64, the result is on the CPU."""
     tensor = tensor.cpu() if lacks_float64(tensor) else tensor
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return the magnitudes. If the real or imaginary part is NaN, the magnitude is NaN. PyTorch's abs(inf + nan j)
-    returns inf.
-    """
+    """Return the magnitudes. A number with a NaN part has the magnitude NaN, although PyTorch's abs(inf + nan j) is
+    inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 

@@ -56,7 +56,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound as a tensor. If the bound is a DTensor, gather the DTensor from all ranks."""
+        """Return a bound as a tensor. Gather a DTensor from all ranks."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -316,7 +316,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return None while PyTorch traces the code, because a trace does not contain reads of raw memory."""
+    """Return None while PyTorch traces the code, because reads of raw memory are not traced."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 

@@ -35,16 +35,16 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether a FakeTensor can be combined with new tensors. This is possible only inside the FakeTensorMode of
-    the FakeTensor.
-    """
+    """Return whether a FakeTensor can be combined with new tensors, which requires its own FakeTensorMode to be
+    active."""
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Return whether several elements of a tensor share memory. The function reads the strides of a new view, because
-    some gradients have no strides in a graph.
+    """Return whether several elements of a tensor share memory.
+
+    The function reads the strides of a new view, because some gradients have no strides in a graph.
     """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
@@ -57,9 +57,8 @@ def records_derivatives(differentiable: bool) -> bool:
 
 
 def is_inner(parameter: Any) -> bool:
-    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of intermediate results, and warns if
-    code reads `.grad`.
-    """
+    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of it, and warns if code reads
+    `.grad`."""
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 
@@ -105,7 +104,8 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return an array with an invented address, which shows overlaps of tensors on MPS. The array must never be read.
+    """Return an array with an invented address, to find overlaps of tensors on MPS. The array must never be read.
+
     On MPS, `data_ptr` does not return the address of the memory. So this function assigns a range of addresses to each
     buffer.
     """
@@ -129,8 +129,9 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch currently traces operations, applies a `torch.func` transform, or computes forward-mode
-    derivatives. PyTorch would not notice that code reads raw memory.
+    """Return whether PyTorch traces operations, applies a `torch.func` transform, or computes forward-mode derivatives.
+
+    PyTorch would not notice that code reads raw memory.
     """
     return is_traced() or forward_ad._current_level >= 0
 
@@ -145,9 +146,8 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active. These modes do not support operations
-    on lists.
-    """
+    """Return whether `torch.jit.trace`, `torch.func` or forward mode is active, which do not support operations on
+    lists."""
     return (
         torch.jit.is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -160,9 +160,8 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, all plain tensors are treated as dense, because hooks in a graph
-    cannot read `layout`.
-    """
+    """Return whether a tensor is dense. In a graph, all plain tensors count as dense, because hooks cannot read
+    `layout`."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 
@@ -175,9 +174,8 @@ def is_complex(tensor: Any) -> bool:
 
 
 def is_neg(tensor: Any) -> bool:
-    """Return whether the values of a tensor are stored with the opposite sign. Operations on lists would ignore the
-    sign.
-    """
+    """Return whether the values of a tensor are stored with the opposite sign, which operations on lists would
+    ignore."""
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
 
@@ -211,8 +209,9 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether all tensors are plain, are on devices, and share no memory. The loop calls few functions, because
-    it runs for every gradient of every step.
+    """Return whether all tensors are plain, are on devices, and share no memory.
+
+    The loop calls few functions, because it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:
@@ -236,9 +235,8 @@ def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: Any) -> bool:
-    """Return whether the elements of a tensor fill a range of memory without gaps. The order of the elements can be
-    channels last.
-    """
+    """Return whether the elements of a tensor fill a range of memory without gaps, for example in the order channels
+    last."""
     layouts = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
     return any(tensor.is_contiguous(memory_format=layout) for layout in layouts)
 

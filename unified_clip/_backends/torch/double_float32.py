@@ -49,7 +49,7 @@ EXPONENT = 0x7F800000
 
 @dataclass(frozen=True)
 class DoubleFloat32:
-    """The number hi + lo. `hi` is the float32 number that is nearest to hi + lo. If `hi` is not finite, `lo` is 0."""
+    """The number hi + lo. `hi` is the float32 number that is nearest to the sum. If `hi` is not finite, `lo` is 0."""
 
     hi: Tensor
     lo: Tensor
@@ -115,7 +115,7 @@ def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
-    """Return big + small exactly, if |big| >= |small| (Dekker). If the sum is inf or NaN, `lo` is 0."""
+    """Return big + small exactly, for |big| >= |small| (Dekker). For a sum of inf or NaN, `lo` is 0."""
     small = _finite(small)
     total = big + small
     return DoubleFloat32(total, _finite(small - (total.detach() - big.detach())))
@@ -264,8 +264,10 @@ DOUBLE_FLOAT32 = DoubleFloat32Primitives()
 
 
 class DoubleFloat32Path(DevicePath):
-    """Squares and quotients do not overflow or underflow. A norm or coefficient that is subnormal is rounded twice. If
-    p is not 1, 2 or inf, the CPU computes the norm in float64, and the call waits for the device.
+    """The path for `DoubleFloat32` numbers. Squares and quotients do not overflow or underflow.
+
+    A subnormal norm or coefficient is rounded twice. If p is not 1, 2 or inf, the CPU computes the norm in float64, and
+    the call waits for the device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], differentiable: bool) -> None:
@@ -300,9 +302,7 @@ def _finite(error: Tensor) -> Tensor:
 
 
 def _halves(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Split float32 numbers: the first result has the upper 12 bits of each significand, and the second result has the
-    lower 12 bits.
-    """
+    """Split float32 numbers into two results, with the upper and the lower 12 bits of each significand."""
     high = (number.view(torch.int32) & -(1 << 12)).view(torch.float32)
     return high, number - high
 
@@ -312,9 +312,8 @@ def _powers(numbers: Tensor, p: float) -> DoubleFloat32:
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| of complex numbers with an error of at most 1 ULP, or NaN if a part is NaN. Real tensors stay
-    unchanged.
-    """
+    """Return |g| of complex numbers with an error of at most 1 ULP, or NaN for a NaN part. Real tensors stay
+    unchanged."""
     if not tensor.is_complex():
         return tensor
     parts = torch.view_as_real(tensor.resolve_conj())

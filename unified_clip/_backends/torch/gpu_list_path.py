@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
 COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
-"""A collector for tensors on GPUs. The collector rejects tensors from inference mode. These tensors are clipped one
-by one.
-"""
+"""A collector for tensors on GPUs. It rejects tensors from inference mode, which are clipped one by one."""
 
 
 class GpuListPath(TorchPath):
@@ -53,7 +51,10 @@ def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath |
 
 
 def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
-    """`collect` gets one argument: whether the tensors are on the CPU."""
+    """Return the path.
+
+    collect: A function whose argument is whether the tensors are on the CPU.
+    """
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
         return None

@@ -42,8 +42,9 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 
 
 def supports(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators support these tensors in the current graph. Programs of `torch.export` are not
-    supported, because they can run in a process without unified_clip.
+    """Return whether the operators support these tensors in the current graph.
+
+    Programs of `torch.export` are not supported, because they can run in a process without unified_clip.
     """
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
@@ -54,8 +55,9 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def may_write(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the operators can write these tensors. PyTorch's compiler fails if several tensors are views of
-    the same tensor. On the CPU, the operators do not support empty tensors.
+    """Return whether the operators can write these tensors.
+
+    PyTorch's compiler fails for several views of one tensor. On the CPU, the operators do not support empty tensors.
     """
     return all(tensor._base is None and (tensor.is_cuda or tensor.numel()) for tensor in tensors)
 
@@ -121,9 +123,7 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Compute the norm by the Triton kernels. If the kernels do not support the tensors or p, use PyTorch's
-    operations.
-    """
+    """Compute the norm by the Triton kernels, or by PyTorch's operations for unsupported tensors or p."""
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
@@ -131,7 +131,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """If the kernels do not support the tensors, use PyTorch's operations."""
+    """Scale by the Triton kernels, or by PyTorch's operations for unsupported tensors."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

@@ -22,9 +22,8 @@ float32 copies.
 """
 
 ALONE = 2**16
-"""A 16-bit GPU tensor with at least this number of elements is multiplied separately. One kernel then multiplies the
-tensor without a float32 copy.
-"""
+"""The number of elements from which on a 16-bit GPU tensor is multiplied separately, by one kernel without a float32
+copy."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
@@ -42,7 +41,7 @@ def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> T
 
 
 def max_abs(tensors: Sequence[Tensor]) -> Tensor:
-    """Return a vector with the largest magnitude of each tensor. The result for a tensor that contains NaN is NaN."""
+    """Return a vector with the largest magnitude of each tensor, or NaN for a tensor with NaN."""
     return measured(tensors, lambda _, group: _norms(group, math.inf))
 
 
@@ -131,8 +130,9 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield (indices, tensors) of each group. A group of several tensors has at most MAX_WIDENED 16-bit elements in
-    total. Large 16-bit tensors (see ALONE) have groups of their own.
+    """Yield (indices, tensors) of each group. A group of several tensors has at most MAX_WIDENED 16-bit elements.
+
+    Each large 16-bit tensor (see ALONE) is its own group.
     """
     for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0

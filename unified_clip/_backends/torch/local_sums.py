@@ -1,5 +1,6 @@
-"""Sum the powers of one rank's tensors on a device, for a norm over ranks. The device adds up blocks in float64, and
-the host adds up the block sums as integers.
+"""Sum the powers of one rank's tensors on a device, for a norm over ranks.
+
+The device adds up blocks in float64, and the host adds up the block sums as integers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Process groups of device meshes. This module never creates a group, because a new group requires a call on every
-rank.
-"""
+"""Process groups of device meshes. This module never creates a group, because that requires a call on every rank."""
 
 from __future__ import annotations
 
@@ -46,8 +44,8 @@ def group_of_mesh(mesh: Any) -> Any:
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return a list with one process group: the group over which the DTensors are sharded or `Partial`. If the DTensors
-    are replicated, the list is empty.
+    """Return a list with the process group over which the DTensors are sharded or `Partial`. For replicated DTensors,
+    the list is empty.
 
     Return None if the placements do not determine the group.
     """
@@ -73,9 +71,7 @@ def _dims_of(mesh: Any) -> list[int]:
 
 
 def group_along(mesh: Any, dims: Sequence[int]) -> Any:
-    """Return the process group along some dimensions of a mesh. If no single group has all these ranks, return a
-    `MeshGroups` object.
-    """
+    """Return the process group along some dimensions of a mesh, or a `MeshGroups` object of several groups."""
     if math.prod(mesh.size(dim) for dim in dims) == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD
     groups = [mesh.get_group(dim) for dim in dims]

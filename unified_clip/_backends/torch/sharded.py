@@ -30,9 +30,7 @@ from .process_group import TorchGroup, ranks_of
 
 
 def dtensor_types() -> tuple[Any, ...]:
-    """Return the types of DTensors. If `torch.distributed.tensor` is not imported, return () instead of importing
-    it.
-    """
+    """Return the types of DTensors. Return () if `torch.distributed.tensor` is not imported yet."""
     module = sys.modules.get("torch.distributed.tensor")
     return () if module is None else (module.DTensor,)
 
@@ -47,9 +45,8 @@ def full_tensor(value: Any) -> Any:
 
 
 def full_max(values: Any) -> Any:
-    """Return the maximum of the gathered shards. PyTorch's maximum over shards can lose NaN, and fails if a shard is
-    empty.
-    """
+    """Return the maximum of the gathered shards. PyTorch's maximum over shards can lose NaN, and fails for an empty
+    shard."""
     return full_tensor(values).max()
 
 
@@ -63,9 +60,7 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether any parameter is a flat parameter of FSDP1 over several ranks. Flat parameters have no
-    placements.
-    """
+    """Return whether any parameter is a flat parameter of FSDP1 over several ranks, which has no placements."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
@@ -85,9 +80,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError if the mesh of a DTensor does not contain all ranks. PyTorch's norm ignores the ranks outside of
-    the mesh.
-    """
+    """Raise ValueError if the mesh of a DTensor lacks ranks, because PyTorch's norm ignores these ranks."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -101,7 +94,7 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 _COPIES: KeptByIdentity[dict[tuple[bool, ...], Ranks]] = KeptByIdentity()
-"""The ranks that have copies of the local tensor of this rank, for each mesh."""
+"""For each mesh: the ranks that have copies of this rank's local tensor."""
 
 
 class TorchShards(DistributedGradients):
@@ -163,9 +156,10 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """Return an index for each tensor: the index of the first tensor in the list with an equal mesh and equal
-        placements. The index of a plain tensor is None. Hashing placements is slow, so `placements` objects that
-        tensors share are compared by identity first.
+        """For each tensor, return the index of the first tensor with an equal mesh and equal placements, or None for a
+        plain tensor.
+
+        Hashing placements is slow, so shared `placements` objects are compared by identity first.
         """
         indices: list[int | None] = []
         by_identity: dict[tuple[int, int], int] = {}
@@ -263,8 +257,7 @@ class TorchShards(DistributedGradients):
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
         """Return None if a rank of the process group lacks partial sums, or if a gradient has elements of more than 32
-        bits.
-        """
+        bits."""
         bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
         if (
@@ -335,8 +328,9 @@ class TorchShards(DistributedGradients):
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
     def _placements_decide(self) -> bool:
-        """Return whether placements decide which ranks share the gradients. Return False for lists of gradients,
-        because a rank without a gradient cannot read the gradient's placements.
+        """Return whether placements decide which ranks share the gradients.
+
+        The result is False for lists of gradients. A rank without a gradient cannot read the gradient's placements.
         """
         spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
@@ -348,9 +342,7 @@ class TorchShards(DistributedGradients):
 
 
 def _local(gradient: Any) -> Tensor:
-    """Return the local tensor of a gradient, which shares memory with the gradient. The caller must not record
-    derivatives.
-    """
+    """Return the local tensor of a gradient, which shares its memory. The caller must not record derivatives."""
     return _waited(gradient.to_local()) if is_dtensor(gradient) else gradient
 
 
@@ -363,8 +355,9 @@ def _layout(tensor: Any) -> Hashable:
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index that selects ranks of a mesh. The selected ranks differ from this rank only along the dimensions
-    that `is_along` marks.
+    """Return an index that selects ranks of a mesh: all ranks along the dimensions that `is_along` marks.
+
+    In all other dimensions, the ranks have the same position as this rank.
     """
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 

@@ -15,9 +15,8 @@ from ..._core import entry, observer
 
 
 def break_graph(message: str) -> None:
-    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises an error with
-    this message.
-    """
+    """End the graph here, so that later operations run eagerly. With `fullgraph=True`, PyTorch raises an error
+    instead."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=message)
 
@@ -28,8 +27,7 @@ def _report_graph() -> None:
 
 
 report_graph: Any = _report_graph
-"""The function `register` replaces `report_graph` by a function that runs during tracing and is not part of the graph.
-"""
+"""A function that runs during tracing and is not part of the graph. `register` sets this function."""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
 """The short form of each public function that has one. Short forms support only plain gradients. `backend.py` adds the
@@ -64,9 +62,7 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def register() -> None:
-    """Register the bodies with PyTorch's compiler. `_compilers` calls this function after the import of the
-    compiler.
-    """
+    """Register the bodies with PyTorch's compiler. `_compilers` calls this function after the compiler is imported."""
     global report_graph
     report_graph = torch.compiler.assume_constant_result(_report_graph)
     run = torch.compiler.disable(entry.run_eagerly, reason="unified_clip cannot be part of this graph")

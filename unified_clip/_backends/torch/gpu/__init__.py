@@ -39,7 +39,7 @@ ENABLED = _is_enabled()
 
 
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
-    """Return the kernels' table for a list of gradients. Return None if the kernels do not support the list.
+    """Return the kernels' table for a list of gradients, or None.
 
     The kernels support dense tensors on GPUs, but not while PyTorch traces or transforms the code.
     """
@@ -58,8 +58,10 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels can compute the norm. For complex tensors, the kernels compute only the 2-norm,
-    because they read real and imaginary parts as separate numbers.
+    """Return whether the kernels can compute the norm.
+
+    For complex tensors, only the 2-norm is possible, because the kernels read real and imaginary parts as separate
+    numbers.
     """
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
@@ -82,8 +84,9 @@ def new_tensors(
 
 
 def _are_supported(tensors: Sequence[Any]) -> bool:
-    """Return whether the kernels support all tensors. The check calls few functions, because it runs for every gradient
-    of every step.
+    """Return whether the kernels support all tensors.
+
+    The check calls few functions, because it runs for every gradient of every step.
     """
     if not tensors or (not tensors[0].is_cuda and not host.forced_path("pairs")):
         return False

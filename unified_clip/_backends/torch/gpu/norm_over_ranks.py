@@ -21,7 +21,8 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 class Counted(NamedTuple):
     table: Table | None = None
-    """None means that there are no gradients, or that the kernels do not support one of the gradients."""
+    """The table of the gradients. None means that there are no gradients, or that the kernels do not support a
+    gradient."""
 
     total: Accumulator = Accumulator()
     """The exact sum of |g|**p over the gradients that `table` lacks."""
@@ -47,12 +48,10 @@ class Request(NamedTuple):
 def norm_over_ranks(
     request: Request, device: torch.device, all_reduce: Callable[[Tensor, str], None]
 ) -> tuple[Scalar, Tensor]:
-    """Return the norm over all ranks, and the words after the all-reduce over the ranks. Both results are on the
-    device.
+    """Return the norm over all ranks, and the words after the all-reduce. Both results are on the device.
 
-    The first all-reduce adds up the words of all ranks. If the norm is in doubt, the last all-reduce adds up the exact
-    sums of the ranks. Otherwise, the last all-reduce adds up zeros. If p is inf, the last all-reduce takes the maximum
-    of the magnitudes.
+    The first all-reduce adds up the words of all ranks. The last all-reduce adds up the exact sums of the ranks if the
+    norm is in doubt, and zeros otherwise. For p = inf, it takes the maximum of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -113,8 +112,9 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Return the windows of a sum. The last bit of the first window is u**p. u is 2**-1075 for a float64 norm, and
-    2**-150 for a float32 norm.
+    """Return the windows of a sum. The last bit of the first window is u**p.
+
+    u is 2**-1075 for a float64 norm, and 2**-150 for a float32 norm.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

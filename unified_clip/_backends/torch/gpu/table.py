@@ -1,8 +1,8 @@
 """The table of a gradient list on a GPU. The methods of a table launch kernels for all gradients of the list.
 
-A table has the addresses and lengths of tensors. Tables are kept for later steps, because most gradients have the same
-address in every step. If the table exists, a clip copies no data to the GPU and reads no data from the GPU. Tables are
-never overwritten: each call allocates new memory for sums and norms.
+A table has the addresses and lengths of tensors. Most gradients have the same address in every step, so tables are
+kept. A clip with a kept table copies no data to the GPU and reads no data from the GPU. Tables are never overwritten:
+each call allocates new memory for sums and norms.
 """
 
 from __future__ import annotations
@@ -52,11 +52,8 @@ most 2**13. All numbers are 0 or positive, so each addition increases the relati
 """
 
 WIDE_ERROR = 2.0**-77
-"""The same as ERROR, for sums that are stored as two float64 numbers.
-
-The second number is the sum of at most 2**13 rounding errors of the first number. So the second number is at most
-2**-40 times the sum. The second number has a relative error of about 2**-40.
-"""
+"""The same as ERROR, for sums that are stored as two float64 numbers. The second number is the sum of at most 2**13
+rounding errors of the first number. So it is at most 2**-40 times the sum, and has a relative error of about 2**-40."""
 
 NARROW_ERROR = 2.0**-35
 """A bound on the relative error of an unrounded norm. This bound is for sums that are stored as two float32 numbers.
@@ -103,9 +100,7 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A range of chunks, from `first` to `end` - 1. The range contains all tensors of one dtype. One launch of a kernel
-    handles these chunks.
-    """
+    """A range of chunks, from `first` to `end` - 1, with all tensors of one dtype. One launch handles these chunks."""
 
     tensor: int
     """The index of one of these tensors."""
@@ -138,9 +133,8 @@ class Table:
         return _rounded([self], self._groups[2:] if per_tensor else self._groups[:2], p, per_tensor=per_tensor)
 
     def sums(self, order: int, wide: bool, dtype: torch.dtype) -> Tensor:
-        """Return two numbers for each chunk. If p is inf, the sum of the two numbers is the largest magnitude. For any
-        other p, this sum is the sum of |g|**p.
-        """
+        """Return two numbers for each chunk, whose sum is the sum of |g|**p. For p = inf, their sum is the largest
+        magnitude."""
         with _on(self.device):
             sums = torch.empty(2 * self.chunks, dtype=dtype, device=self.device)
             for part in self._parts:
@@ -287,9 +281,7 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return a table. Return None if Triton does not support the device, if there are too many chunks, or if a tensor
-    has no memory.
-    """
+    """Return a table. Return None for an unsupported device, too many chunks, or a tensor without memory."""
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])
     targets = sources if results is None else tuple([tensor.data_ptr() for tensor in results])
@@ -313,9 +305,10 @@ def table_of_list(device_list: Any) -> Table | None:
 
 
 def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
-    """Return the kept table of the current CUDA stream, or a new table. The copy of a table to the GPU is asynchronous,
-    and a launch on another CUDA stream would not wait for the copy. No table of a CUDA graph is kept here, because a
-    graph can run after kept tables are deleted.
+    """Return the kept table of the current CUDA stream, or a new table.
+
+    The copy of a table to the GPU is asynchronous, and a launch on another CUDA stream would not wait for it. Tables of
+    CUDA graphs are not kept here, because a graph can run after kept tables are deleted.
     """
     if not _is_supported(device):
         return None

@@ -135,7 +135,7 @@ def _rounds_up(
 def decide(
     states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
 ) -> None:
-    """If a norm is in doubt, compute the correctly rounded norm from the windows.
+    """Compute the correctly rounded norm from the windows, if the norm is in doubt.
 
     over_ranks: Whether the windows have the sum over all ranks.
     """
@@ -162,8 +162,9 @@ def decide(
 
 @triton.jit
 def flag(states: tl.tensor) -> None:
-    """For a float64 norm, store in the third number of the state whether this rank has NaN or inf. The number is 2**32
-    if this rank has NaN, 1 if this rank has inf but no NaN, and 0 otherwise.
+    """For a float64 norm, store in the third number of the state whether this rank has NaN or inf.
+
+    The number is 2**32 for NaN, 1 for inf without NaN, and 0 otherwise.
     """
     infinity: tl.constexpr = 0x7FF0000000000000
     largest = tl.load(states + 1)
@@ -182,7 +183,8 @@ def _rounded_bits(
 ) -> tl.tensor:
     """Return the bits of the correctly rounded norm of finite gradients.
 
-    largest: The bits of the largest magnitude. lowest: The exponent of the smallest magnitude.
+    largest: The bits of the largest magnitude.
+    lowest: The exponent of the smallest magnitude.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
@@ -206,7 +208,8 @@ def _rounded_bits(
 def _root(leading: tl.tensor, top: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
     """Return an approximate norm.
 
-    top: The index of the highest window that is not 0. leading: The sum, divided by 2**(24 * top).
+    leading: The sum, divided by 2**(24 * top).
+    top: The index of the highest window that is not 0.
     """
     root = tl.sqrt(leading) if order == 2 else leading
     exponent = 24 * top // order - (1075 if wide else 150)

@@ -44,7 +44,7 @@ assert END_WIDE_LIMB.value < LIMBS
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sums of all chunks to the words of this rank.
 
-    If the total is NaN, infinite or too large, change only the separate words for such totals.
+    For a total that is NaN, infinite or too large, only separate words change.
 
     sums: Two numbers for each chunk, from the kernel `add`.
     """
@@ -113,10 +113,9 @@ def round_words(
     error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
     tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the norm, computed from the sums of all ranks' words.
+    """Store the norm, computed from the sums of all ranks' words. If the ranks made different calls, the norm is NaN.
 
-    If the ranks made different calls, the norm is NaN. Otherwise, if p is inf, the norm is 0 here, and `round_largest`
-    sets the norm later.
+    For p = inf, the norm is 0 here, and `round_largest` sets it later.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0
@@ -144,7 +143,7 @@ def round_words(
 
 @triton.jit
 def _pair(words: tl.tensor) -> tl.tensor:
-    """Return the sum that the words represent, as two float64 numbers. The relative error is at most 2**-90."""
+    """Return the sum in the words, as two float64 numbers with a relative error of at most 2**-90."""
     zero = tl.zeros([], tl.float64)
     high, low = zero, zero
     for limb in range(FIRST_WIDE_LIMB, END_WIDE_LIMB):
@@ -157,9 +156,7 @@ def _pair(words: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _norm(words: tl.tensor, order: tl.constexpr) -> tl.tensor:
-    """Return the root of the sum that the words represent, as a float64 number. The relative error is at most
-    2**-50.
-    """
+    """Return the root of the sum in the words, as a float64 number with a relative error of at most 2**-50."""
     carry, top = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     for limb in range(FIRST_LIMB, END_LIMB):

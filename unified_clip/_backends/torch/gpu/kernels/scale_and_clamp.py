@@ -10,9 +10,8 @@ from .shared import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round float32 numbers to bfloat16 by integer operations, with ties to even. Triton's interpreter truncates in
-    this conversion.
-    """
+    """Round float32 numbers to bfloat16 by integer operations, with ties to even. Triton's interpreter would
+    truncate."""
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)
@@ -64,10 +63,9 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """If the kernel works in place, it skips chunks whose coefficient is 1.
+    """Multiply or clamp the chunks. A kernel that works in place skips chunks whose coefficient is 1.
 
-    `low` and `high` are the bits of the float64 bounds, because a bound of -0 that is passed as a number can lose its
-    sign.
+    `low` and `high` are the bits of the float64 bounds, because the number -0 can lose its sign.
     """
     low = _converted(low.to(tl.int64).to(tl.float64, bitcast=True), dtype)
     high = _converted(high.to(tl.int64).to(tl.float64, bitcast=True), dtype)

@@ -42,8 +42,9 @@ def chunk_at(
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
     """Return the number of elements that the kernel can read and write in vectors of 16 bytes.
 
-    The number is a multiple of `width`. If an address is not a multiple of 16, the number is 0. `addresses` is the
-    bitwise OR of all addresses.
+    The number is a multiple of `width`. It is 0 if an address is not a multiple of 16.
+
+    addresses: The bitwise OR of all addresses.
     """
     return tl.where(addresses % 16 == 0, length // width * width, 0)
 
@@ -56,8 +57,9 @@ def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32. The bits of NaN
-    are above the bits of inf, so the maximum of a list with NaN is NaN.
+    """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32.
+
+    The bits of NaN are above the bits of inf, so the maximum of a list with NaN is NaN.
     """
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
@@ -100,7 +102,7 @@ def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low:
 
 @triton.jit
 def add_rounded_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add two sums as `add_pairs` does. Then round, so that `high` is the floating-point number nearest to the sum."""
+    """Add two sums as `add_pairs` does. In the result, `high` is the floating-point number nearest to the sum."""
     high, low = add_pairs(high, low, other_high, other_low)
     total = high + low
     return total, low - (total - high)

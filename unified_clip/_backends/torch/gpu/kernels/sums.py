@@ -37,8 +37,9 @@ squares, and each square loses at most 2**-148.
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
-    """Return sums of 0 and errors of 0. If `order` is INF, a sum is an integer with the bits of the largest magnitude.
-    `number` is the dtype of the sums.
+    """Return sums of 0 and errors of 0. For INF, a sum is an integer with the bits of the largest magnitude.
+
+    number: The dtype of the sums.
     """
     low = tl.zeros([width], number)
     if order == INF:
@@ -50,9 +51,7 @@ def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number:
 
 @triton.jit
 def _added(high: tl.tensor, low: tl.tensor, values: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Add |values|**p to the sum (high, low). If `order` is INF, `high` has the bits of the largest magnitude
-    instead.
-    """
+    """Add |values|**p to the sum (high, low). For INF, `high` becomes the bits of the largest magnitude instead."""
     if order == INF:
         high = tl.maximum(high, magnitude_bits(values, wide))
     elif wide or high.dtype == tl.float32:
@@ -89,8 +88,9 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store the sum of |g|**p of each chunk as two numbers. If `order` is INF, store the largest magnitude instead. If
-    `sums` is float32, the kernel does not use float64.
+    """Store the sum of |g|**p of each chunk as two numbers. For INF, store the largest magnitude instead.
+
+    If `sums` is float32, the kernel does not use float64.
     """
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
@@ -120,8 +120,9 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks. If p is not inf, also store whether the norm is in doubt. `groups` has
-    two numbers for each group: the index of the first chunk, and the index after the last chunk.
+    """Store the norm of each group of chunks. If p is not inf, also store whether the norm is in doubt.
+
+    groups: Two numbers for each group: the index of the first chunk, and the index after the last chunk.
     """
     group = tl.program_id(0)
     begin, end = tl.load(groups + 2 * group), tl.load(groups + 2 * group + 1)
