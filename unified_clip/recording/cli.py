@@ -43,14 +43,14 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from . import compare, runs
-    from .pairs import pairing
+    from .pairs.parameters import read_names
     from .report import model, page
 
     if not options.max_ulp >= 0:
         raise UsageError(f"--max-ulp is {options.max_ulp}. Pass 0 or more.", "UC203")
     if options.html:
         _check_page(options)
-    names = pairing.read_names(options.map) if options.map else None
+    names = read_names(options.map) if options.map else None
     chunks = sum(path.stat().st_size // runs.CHUNK for path in (options.a, options.b) if path.is_file())
     with progress({"read": chunks, "compare": compare.PHASES}) as advance:
         comparison = compare.compare(options.a, options.b, names=names, max_ulp=options.max_ulp, advance=advance)

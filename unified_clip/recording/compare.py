@@ -23,8 +23,9 @@ from .optimizers.skipped_steps import align_skipped, have_same_rates
 from .optimizers.step_alignment import align_optimizers
 from .optimizers.step_differences import step_differences
 from .optimizers.step_numbers import number_calls
-from .pairs.call_alignment import MissingCalls, align_calls
-from .pairs.pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
+from .pairs.calls import CallPair, MissingCalls, align_calls, pair_calls
+from .pairs.loops import merge_loops
+from .pairs.parameters import Names, names_from_a_to_b
 from .recorded_run import RecordedRun
 from .rounding import GROWTH, ROUNDING
 from .runs import RunError, read

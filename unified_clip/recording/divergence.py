@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 
 from .._report_model import Real, ReportModel
 from ..causes.cause import Cause, CauseKind
-from .pairs.call_alignment import MissingCalls
-from .pairs.pairing import CallPair
+from .pairs.calls import CallPair, MissingCalls
 from .recorded_run import RecordedCall, RecordedRun
 from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
 from .rounding_noise import NoiseTracker, total_norm

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..causes.scaling import combined_norm
+from .pairs.calls import CallPair
 from .pairs.packed_parameters import JoinedParameter
-from .pairs.pairing import CallPair
 from .recorded_run import RecordedCall
 from .rounding import ROUNDING
 

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
-    from ..recording.pairs.pairing import read_names
+    from ..recording.pairs.parameters import read_names
     from ..tensors.types import from_numpy
     from .compare import compare_steps
     from .launch import run

@@ -14,7 +14,8 @@ from ..recording.causes.before_clips import listed
 from ..recording.causes.join_causes import Effect
 from ..recording.compare import RecordingComparison, compare
 from ..recording.optimizers.clips_of_step import are_without_clips
-from ..recording.pairs.pairing import CallPair, Names, orient_names
+from ..recording.pairs.calls import CallPair
+from ..recording.pairs.parameters import Names, orient_names
 from ..recording.recorded_run import RecordedRun
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.rounding_noise import is_noise_of, total_norm

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.pairs.pairing import Names, match_parameters
+from ..recording.pairs.parameters import Names, match_parameters
 from ..tensors.arithmetic import Float64s
 
 Values = Mapping[str, Float64s]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..recording.pairs.packed_parameters import unambiguous
-from ..recording.pairs.pairing import sorted_shape
+from ..recording.pairs.parameters import sorted_shape
 from ..recording.recorded_run import RecordedCall
 from ..tensors.arithmetic import nearest_float
 from ..tensors.files import safetensors

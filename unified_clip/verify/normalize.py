@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..recording import runs
 from ..recording.lines import encode
 from ..recording.natives.native_call import NativeCall, ObservedTensors, line_fields
-from ..recording.pairs.pairing import count_mergeable, merge_calls
+from ..recording.pairs.loops import count_mergeable, merge_calls
 from ..recording.recorded_run import OptimizerStep, RecordedCall
 from ..tensors.types import Dense
 from .launch.outputs import ScriptRun

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..recording.pairs.pairing import Names
+from ..recording.pairs.parameters import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
 from .cause_limits import RELATIVE_TOLERANCE, STORAGE_ULPS

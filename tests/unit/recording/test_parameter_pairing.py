@@ -9,7 +9,7 @@ import pytest
 from support.recordings import NEW_NAMES, clip_line, per_tensor_line, rename_parameters
 
 from unified_clip.recording import runs
-from unified_clip.recording.pairs import pairing
+from unified_clip.recording.pairs import parameters
 from unified_clip.recording.report import sentences
 
 
@@ -82,7 +82,7 @@ def test_a_map_pairs_parameters_in_either_direction(compare_runs: Any, tmp_path:
     names = {new_name: name for name, new_name in crossed.items()} if reverse else crossed
     (tmp_path / "map.toml").write_text("".join(f'"{name}" = "{new_name}"\n' for name, new_name in names.items()))
     comparison = compare_runs(
-        [clip_line(1)], [rename_parameters(clip_line(1), crossed)], names=pairing.read_names(tmp_path / "map.toml")
+        [clip_line(1)], [rename_parameters(clip_line(1), crossed)], names=parameters.read_names(tmp_path / "map.toml")
     )
     assert comparison.first is None
 
@@ -120,4 +120,4 @@ def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
 def test_an_invalid_map_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.toml").write_text(text)
     with pytest.raises(runs.RunError, match=message):
-        pairing.read_names(tmp_path / "map.toml")
+        parameters.read_names(tmp_path / "map.toml")

@@ -9,8 +9,8 @@ from ...causes.cause import Cause
 from ...causes.scaling import combined_norm
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
+from ..pairs.calls import CallPair, orders_of
 from ..pairs.packed_parameters import packed_names, separate
-from ..pairs.pairing import CallPair, orders_of
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING, is_near
 from . import gradient_hints, recurrent, square_weights

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ...causes.cause import Cause, instead
 from ...causes.scaling import coefficient
 from ..divergence import Divergence, DivergencePoint, have_one_threshold, numbers
-from ..pairs.pairing import CallPair
+from ..pairs.calls import CallPair
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import NEAR, ROUNDING, distance, is_near, single, ulps_at
 from ..rounding_noise import total_norm

@@ -6,7 +6,7 @@ import math
 
 from ..._display import enumeration
 from ..divergence import DivergencePoint, numbers
-from ..pairs.pairing import CallPair, greatest_setting
+from ..pairs.calls import CallPair, greatest_setting
 from ..recorded_run import RecordedRun
 from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor

@@ -10,7 +10,7 @@ from ...causes.cause import Cause, CauseKind
 from ..divergence import NUMBERS, Divergence, DivergencePoint, StepDifference, divergences, numbers
 from ..optimizers.settings import MOMENTUM
 from ..optimizers.step_differences import STAGES
-from ..pairs.pairing import CallPair
+from ..pairs.calls import CallPair
 from ..rounding import PRODUCT, ROUNDING
 from . import before_clips
 

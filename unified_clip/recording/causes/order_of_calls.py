@@ -15,9 +15,8 @@ from ...causes.cause import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..divergence import Divergence, DivergencePoint, call_at
 from ..optimizers.clips_of_step import left_out_clip
-from ..pairs.call_alignment import clip_text, have_near_norms
+from ..pairs.calls import calls_by_step, clip_text, have_near_norms
 from ..pairs.packed_parameters import elements
-from ..pairs.pairing import calls_by_step
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import PRODUCT
 from .before_clips import names_text

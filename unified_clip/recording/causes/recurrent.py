@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ..._display import enumeration
 from ...causes.cause import Cause
 from ..divergence import DivergencePoint
+from ..pairs.calls import CallPair
 from ..pairs.packed_parameters import unpaired_blocks
-from ..pairs.pairing import CallPair
 
 GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
 """Text that is part of the weight names in Keras' GRU and in Keras' LSTM."""

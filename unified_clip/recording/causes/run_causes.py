@@ -17,8 +17,8 @@ from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
 from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
 from ..optimizers.clips_after_step import late_clip_by_weights
+from ..pairs.calls import CallPair
 from ..pairs.packed_parameters import elements
-from ..pairs.pairing import CallPair
 from ..recorded_run import RecordedCall
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..rounding_noise import noise_floor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..divergence import DivergencePoint, numbers
-from ..pairs.pairing import CallPair
+from ..pairs.calls import CallPair
 from ..rounding import ROUNDING, ulps_at
 from ..rounding_noise import is_noise_of, total_norm
 from .gradient_hints import losses_agree

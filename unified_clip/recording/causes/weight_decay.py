@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.cause import Cause
 from ..divergence import DivergencePoint, numbers
-from ..pairs.pairing import CallPair, greatest_setting
+from ..pairs.calls import CallPair, greatest_setting
 from ..recorded_run import OptimizerStep
 from ..rounding import PRODUCT, is_near
 from .before_clips import names_text

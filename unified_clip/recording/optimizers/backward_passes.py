@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
-from ..pairs.pairing import calls_by_step
+from ..pairs.calls import calls_by_step
 from ..recorded_run import OptimizerStep, RecordedRun
 
 

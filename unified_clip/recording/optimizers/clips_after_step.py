@@ -6,7 +6,7 @@ import math
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, DivergencePoint, StepDifference, numbers
-from ..pairs.pairing import CallPair
+from ..pairs.calls import CallPair
 from ..recorded_run import RecordedRun
 from ..rounding import is_near
 

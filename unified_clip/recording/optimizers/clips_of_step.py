@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..._display import counted
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
-from ..pairs.call_alignment import clip_text
+from ..pairs.calls import clip_text
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import same
 from .names import LIBRARIES

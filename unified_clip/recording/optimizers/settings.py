@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, Stage, StepDifference
-from ..pairs.pairing import Names
+from ..pairs.parameters import Names
 from ..recorded_run import OptimizerStep, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .names import LIBRARIES

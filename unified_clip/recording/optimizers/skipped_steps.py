@@ -10,7 +10,7 @@ from statistics import mode
 
 from ...causes.cause import Cause
 from ..divergence import Divergence, StepDifference
-from ..pairs.pairing import calls_by_step
+from ..pairs.calls import calls_by_step
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from .clips_after_step import is_late
 from .clips_of_step import have_equal_shapes, with_calls

@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..pairs.call_alignment import have_near_norms, partners_of
+from ..pairs.calls import calls_by_step, have_near_norms, partners_of
 from ..pairs.packed_parameters import elements
-from ..pairs.pairing import Names, calls_by_step
+from ..pairs.parameters import Names
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import same
 from .clips_after_step import is_late

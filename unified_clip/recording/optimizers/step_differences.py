@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..divergence import Stage, StepDifference
-from ..pairs.pairing import Names, calls_by_step
+from ..pairs.calls import calls_by_step
+from ..pairs.parameters import Names
 from ..recorded_run import RecordedRun
 from .backward_passes import compare_accumulation, compare_clearing
 from .clips_after_step import late_clips

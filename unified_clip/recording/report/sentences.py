@@ -11,7 +11,7 @@ from ..causes.before_clips import OUTSIDE_THE_CLIP, listed
 from ..causes.order_of_calls import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
-from ..pairs.pairing import orders_of
+from ..pairs.calls import orders_of
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING
 from .largest_differences import agreements, allowed, format_distance, largest_differences

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...causes.cause import Cause
 from ...recording.causes.weight_decay import regularizer_cause
-from ...recording.pairs.pairing import greatest_setting
+from ...recording.pairs.calls import greatest_setting
 from ...recording.rounding import PRODUCT
 from ..cause_limits import RELATIVE_TOLERANCE
 from ..normalize import NormalizedRecording

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..._dispatch import adapter_of
-from ...recording.pairs.pairing import Names, orient_names
+from ...recording.pairs.parameters import Names, orient_names
 from ...tensors.files import safetensors
 from ...tensors.types import Dense, to_numpy
 from ..errors import InvalidStepError

@@ -1,4 +1,4 @@
-"""Pair each clip call of one run with the clip call of the other run that has the same gradients and settings."""
+"""Pair the clip calls of two recorded runs. Both calls of a pair have the same step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,120 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from ..recorded_run import RecordedCall, RecordedRun
+from ...tensors.arrangement import have_same_elements, order_of, without_ones
+from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from ..rounding import PRODUCT, same
-from .pairing import Names, calls_by_step, sorted_shape
+from .packed_parameters import by_stored_rows, packed
+from .parameters import Names, match_unambiguous, sorted_shape
+
+
+def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
+    calls: dict[int, list[RecordedCall]] = {}
+    for line in run.lines:
+        calls.setdefault(line.step, []).append(line)
+    return calls
+
+
+@dataclass(frozen=True)
+class CallPair:
+    """A clip call of run a, and the matching clip call of run b. Both calls have the same position in the same step."""
+
+    a: RecordedCall
+    b: RecordedCall
+    names: Names
+    rate: float = 0.0
+    """The greatest learning rate of an optimizer such as Adam in this step. For any other optimizer, the rate is 0."""
+
+    gain: float = 0.0
+    """The quotient lr / (1 - momentum) of an optimizer such as SGD. For any other optimizer, the gain is 0.
+
+    With momentum, one gradient g moves the weight by `gain` * g in total.
+    """
+
+    by_shape: bool = False
+
+
+def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
+    """Pair the calls of two runs in order. Stop at the first pair of calls with different steps.
+
+    names: Maps names in `a` to names in `b`. `match_parameters` pairs all other parameters.
+    rate: The learning rate of all steps. If `rate` is None, the recorded learning rates are used, or 0 without a
+        record.
+    """
+    lines = zip(a.lines, b.lines, strict=False)
+    of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
+    rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
+    return [
+        CallPair(
+            *packed(*by_stored_rows(*both, matched)),
+            rates.get(both[0].step, rate or 0.0),
+            gain,
+            any(names.get(name) != other and (name != other or name.isdecimal()) for name, other in matched.items()),
+        )
+        for both in of_one_step
+        for matched in [match_unambiguous(*both, names)]
+    ]
+
+
+ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
+"""Texts in names of optimizers whose steps do not depend on the size of the gradient."""
+
+PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
+"""Texts in names of optimizers whose steps are proportional to the gradient. ADAPTIVE is searched first."""
+
+
+def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
+    """Return {step: greatest learning rate}. The learning rate is 0 for optimizers that are not in ADAPTIVE."""
+    rates: dict[int, float] = {}
+    for step in (*a.optimizer_steps, *b.optimizer_steps):
+        rate = greatest_setting(step, "lr") if _is_of(step, ADAPTIVE) else 0.0
+        rates[step.step] = max(rates.get(step.step, 0.0), rate)
+    return rates
+
+
+def _gain(a: RecordedRun, b: RecordedRun) -> float:
+    # The maximum over all steps: momentum also moves weights at later steps.
+    steps = [step for step in (*a.optimizer_steps, *b.optimizer_steps) if not _is_of(step, ADAPTIVE)]
+    proportional = [step for step in steps if _is_of(step, PROPORTIONAL)]
+    gains = (greatest_setting(each, "lr") / max(1 - greatest_setting(each, "momentum"), 1e-9) for each in proportional)
+    return max(gains, default=0.0)
+
+
+def greatest_setting(step: OptimizerStep, name: str) -> float:
+    """Return the greatest value of a setting in all parameter groups, or 0 if the setting was not recorded."""
+    value = step.settings.get(name, 0.0)
+    return float(max(value, default=0.0) if isinstance(value, tuple) else value)
+
+
+def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
+    return any(kind in step.optimizer.lower() for kind in kinds)
+
+
+def orders_of(pair: CallPair) -> dict[str, str]:
+    """Compare the order of each weight's elements in the two runs. Return {name of the weight: result}.
+
+    A result is "same", "transposed", "reshaped", "rearranged" or "other". For "rearranged", the weights have the same
+    elements in another order. For "other", no relation was found. The dict contains only weights that have
+    fingerprints, and the same lengths of axes in both runs.
+    """
+    orders: dict[str, str] = {}
+    for name, other in pair.names.items():
+        a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
+        if not (a and b and a.fingerprints and b.fingerprints and a.weight):
+            continue
+        if sorted_shape(a.shape) == sorted_shape(b.shape):
+            order = order_of(a.fingerprints, b.fingerprints, a.weight, (pair.a.framework, pair.b.framework))
+            is_reshaped = order == "same" and a.shape != b.shape and len(without_ones(a.shape)) > 1
+            is_rearranged = order == "other" and a.sums and b.sums and have_same_elements(a.sums, b.sums, a.weight)
+            orders[name] = "reshaped" if is_reshaped else "rearranged" if is_rearranged else order
+    return orders
+
+
+# -- the order of the calls of a step
 
 MIN_SHARE = 0.5
 """The smallest fraction of common gradients at which two calls are paired."""

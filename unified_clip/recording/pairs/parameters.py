@@ -1,0 +1,144 @@
+"""Pair the parameters of two recorded runs by their names, by the file of `--map`, or by their shapes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...tensors.arithmetic import Float64s
+from ..recorded_run import Parameter, RecordedCall, RecordedRun
+from ..runs import RunError
+
+MOST_NEAR = 3
+
+Names = Mapping[str, str]
+"""Maps the names of parameters in one run to their names in the other run."""
+
+
+def match_parameters(
+    a: Mapping[str, Parameter | Float64s], b: Mapping[str, Parameter | Float64s], names: Names
+) -> Names:
+    """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
+
+    Parameters are paired by `names` first, and then by equal names. If the calls have no common names, parameters with
+    equal shapes are paired in the order of the calls. Positions such as "0" are not names. Shapes are compared without
+    the order of their axes.
+    """
+    matched = {name: other for name, other in names.items() if name in a and other in b}
+    taken = {*names, *names.values()}
+    common = {name: name for name in a if name in b and name not in taken and not name.isdecimal()}
+    if common:  # positions do not count as names: frameworks list parameters in different orders
+        return common | matched
+    by_shape: dict[tuple[str, ...], list[str]] = {}
+    for name, parameter in b.items():
+        if name not in names.values():
+            by_shape.setdefault(sorted_shape(parameter.shape), []).append(name)
+    rest = {name: sorted_shape(parameter.shape) for name, parameter in a.items() if name not in names}
+    return matched | {name: by_shape[shape].pop(0) for name, shape in rest.items() if by_shape.get(shape)}
+
+
+def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
+    """Return the lengths of a shape as sorted strings. A weight and its transpose have the same result."""
+    return tuple(sorted(map(str, shape)))
+
+
+def match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
+    # Parameters are paired by shape only if both calls have equally many parameters of the shape.
+    if not names and _are_shifted(a.parameters, b.parameters):
+        return dict(zip(a.parameters, b.parameters, strict=True))
+    matched = match_parameters(a.parameters, b.parameters, names)
+    rest_a = {name: each for name, each in a.parameters.items() if name not in matched}
+    rest_b = {name: each for name, each in b.parameters.items() if name not in matched.values()}
+    by_shape = match_parameters(rest_a, rest_b, {})
+    if len(by_shape) == len(rest_a) == len(rest_b):
+        matched = {**matched, **by_shape}
+    counts = [Counter(sorted_shape(each.shape) for each in call.parameters.values()) for call in (a, b)]
+    return {
+        name: other
+        for name, other in matched.items()
+        if (name == other and not name.isdecimal())
+        or names.get(name) == other
+        or counts[0][shape := sorted_shape(a.parameters[name].shape)] == counts[1][shape]
+    }
+
+
+def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:
+    positions = {name: index for index, name in enumerate(b)}
+    moved = [name for index, name in enumerate(a) if positions.get(name, index) != index]
+    has_numbers = all(any(map(str.isdecimal, re.split(r"[\W_]+", name))) for name in moved)
+    shapes, others = ([sorted_shape(each.shape) for each in parameters.values()] for parameters in (a, b))
+    is_one_order = [name for name in a if name in b] == [name for name in b if name in a]
+    return bool(moved) and has_numbers and is_one_order and shapes == others
+
+
+WRITE = 'Write lines of "name" = "its name in the other run".'
+
+
+def read_names(path: Path) -> Names:
+    """Read a TOML file that maps the names of one run to the names of the other run.
+
+    RunError: The file cannot be read or is not TOML, a value is not a string, or two entries have the same value.
+    """
+    try:
+        names = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another file to --map.", "UC503") from None
+    except RecursionError:
+        raise RunError(f"{path}: its lists or tables are nested too deep. {WRITE}", "UC503") from None
+    except ValueError as error:
+        raise RunError(f"{path} is not TOML: {error}. {WRITE}", "UC503") from None
+    for name, other in names.items():
+        if not isinstance(other, str):
+            raise RunError(f"{path}, {name}: {_not_a_string(name, other)}", "UC503")
+    repeated = [name for name, count in Counter(names.values()).items() if count > 1]
+    if repeated:
+        raise RunError(f"{path}: several names have the value {repeated[0]!r}. Keep only one of these lines.", "UC503")
+    return names
+
+
+def _not_a_string(name: str, value: object) -> str:
+    if isinstance(value, dict):
+        example = f'"{name}.weight" = "its name in the other run"'
+        return (
+            "this is a table, not a line with two names. Put both names in quotes, such as "
+            f"{example}. Remove headers such as [{name}]."
+        )
+    return f'its value is not a string. Put both names in quotes: "{name}" = "its name in the other run".'
+
+
+def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
+    """Return `names` as a mapping from run a to run b.
+
+    Return None if a name is unknown, or if the keys belong to different runs.
+    """
+    both = (names, {other: name for name, other in names.items()})
+    return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
+
+
+def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
+    """Return `names` as a mapping from run a to run b.
+
+    RunError: A name is unknown, or the keys belong to different runs.
+    """
+    in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
+    if (oriented := orient_names(names, in_a, in_b)) is not None:
+        return oriented
+    sides = [(a, in_a), (b, in_b)]
+    unknown = [
+        [(run, name, known) for (run, known), each in zip(order, (names, names.values()), strict=True)
+         for name in each if name not in known]
+        for order in (sides, sides[::-1])
+    ]  # fmt: skip
+    run, name, known = min(unknown, key=len)[0]
+    near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
+    remedy = f"This run has parameters such as {', '.join(near)}. Correct the name."
+    if not known:
+        remedy = "This run has no norms of parameters. Record this run with --norms, or with norms=True in Python."
+    elif name in in_a | in_b:
+        remedy = "It is a parameter of the other run. Write the names of the same run on the left of every line."
+    problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
+    raise RunError(f"{problem} {remedy}", "UC503")
