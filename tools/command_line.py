@@ -1,6 +1,6 @@
 """Write docs/errors.md, and the tables of exit statuses in docs/cli.md.
 
-`python tools/command_line.py` writes them. With `--check` it exits with 1 if they are stale.
+`python tools/command_line.py` writes the files. With `--check`, it writes nothing, and exits with 1 if a file is stale.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def with_tables(text: str) -> str:
-    """Return docs/cli.md with its tables written anew."""
+    """Return docs/cli.md with new tables."""
     for name, part in (("statuses", all_statuses()), ("commands", by_command())):
         before, rest = text.split(BEGIN.format(name))
         text = f"{before}{BEGIN.format(name)}\n\n{part}\n\n{END.format(name)}{rest.split(END.format(name))[1]}"
@@ -52,7 +52,7 @@ def with_tables(text: str) -> str:
 
 
 def errors() -> str:
-    """Return docs/errors.md: a table of all codes, and a section for each."""
+    """Return docs/errors.md: a table of all codes, and a section for each code."""
     known = codes.read().values()
     table = _markdown.table(
         ["code", "problem", "subject"],
@@ -62,19 +62,17 @@ def errors() -> str:
 
 
 def section(code: codes.ErrorCode) -> str:
-    """Return the section about a code."""
     text = "\n\n".join([f"**{code.title}** {code.explanation}", "\n".join(f"- {remedy}" for remedy in code.remedies)])
     linked = re.sub(r"docs/((?:\w+/)*\w+\.md)((?:#[\w-]+)?)", r"[\1](\1\2)", text)
     return f"## {code.code}\n\n{linked}\n\n```text\n{code.message}\n```"
 
 
 def all_statuses() -> str:
-    """Return a row for each exit status."""
     return _markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in statuses.GENERAL.items()])
 
 
 def by_command() -> str:
-    """Return a row for each command, with what its own exit statuses mean."""
+    """Return a row for each command, with the meanings of the command's exit statuses."""
     columns = [statuses.SUCCESS, statuses.DIFFERENT, statuses.REJECTED, statuses.INCOMPLETE]
     rows = [
         [f"`{command}`", *(meanings.get(status, "") for status in columns)]

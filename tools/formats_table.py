@@ -1,6 +1,7 @@
 """Write the tables in docs/formats.md from the formats and from unsupported_settings.toml.
 
-`python tools/formats_table.py` writes them. With `--check` it exits with 1 if they are stale.
+`python tools/formats_table.py` writes the tables. With `--check`, it writes nothing, and exits with 1 if a table is
+stale.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def files() -> str:
-    """Return a row for each format: its name, its trainer, its files, and the version for export."""
+    """Return a table of the formats: the name, the trainer, the files, and the version for export."""
     kinds = {"python": "Python source", "toml": "TOML", "yaml": "YAML", "json": "JSON"}
     rows = [
         [
@@ -60,7 +61,7 @@ def files() -> str:
 
 
 def families() -> str:
-    """Return a row for each family of rules, and one for each trainer that does not always follow its rule."""
+    """Return a table of the families, and a table of trainers that do not always follow the rule of their family."""
     rows = []
     for family, title in FAMILY_TITLES.items():
         trainers = [file_format.title for file_format in FORMATS.values() if file_format.family == family]
@@ -77,7 +78,7 @@ def families() -> str:
 
 
 def keys() -> str:
-    """Return a row for each key of a format."""
+    """Return a table of the keys of all formats."""
     rows = [
         [
             f"`{file_format.name}`",
@@ -94,7 +95,7 @@ def keys() -> str:
 
 
 def known() -> str:
-    """Return a row for each setting that is not imported."""
+    """Return a table of the settings that are not imported."""
     settings = tomllib.loads(UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
     rows = [
         [

@@ -1,7 +1,7 @@
-"""Write the conformance vectors in conformance/, from the cases beside them and the parity engine's oracle.
+"""Write the conformance vectors in conformance/, from the cases in this folder and the parity suite's exact results.
 
-`python tools/make_vectors.py` writes a JSON file for each file of cases. With `--check` it exits with 1 if one is
-stale.
+`python tools/make_vectors.py` writes a JSON file for each file of cases. With `--check`, it writes nothing, and exits
+with 1 if a file is stale.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def files(directory: Path) -> dict[str, str]:
-    """Return the text of each file of vectors, by the file's name. There is one for each file of cases."""
+    """Return {file name: text} for the vectors of all files of cases."""
     shared = directory / "cases/shared.toml"
     sources = sorted(path for path in directory.glob("cases/*.toml") if path != shared)
     return {
@@ -57,14 +57,14 @@ def files(directory: Path) -> dict[str, str]:
 
 
 def _file(source: Path, file_cases: Sequence[Case]) -> str:
-    """Return the text of the file of vectors for a file of cases. Each vector is on one line, so that grep finds it."""
+    """Return the vectors of a file of cases as text. Each vector is on one line, so that grep finds it."""
     comment = [line[2:] for line in source.read_text(encoding="utf-8").split("\n\n")[0].splitlines()]
     lines = ",\n".join(json.dumps(vector(case)) for case in file_cases)
     return f'{{"about": {json.dumps(" ".join(comment))},\n"vectors": [\n{lines}\n]}}\n'
 
 
 def vector(case: Case) -> dict[str, Any]:
-    """Return a case and its exact result, as schema.json describes them."""
+    """Return a case and its exact result, in the form of schema.json."""
     p = case.arguments.get("norm_type", 2)
     is_close = not case.options.raises and p not in (1, 2, math.inf)
     return {
@@ -109,7 +109,7 @@ def _gradient(gradient: Gradient) -> dict[str, Any] | None:
 
 
 def written(value: float) -> str:
-    """Return a number in C's hexadecimal notation without zeros at its end, or inf, -inf or nan."""
+    """Return a number in C's hexadecimal notation without trailing zeros, or inf, -inf or nan."""
     return re.sub(r"\.?0*p", "p", float(value).hex())
 
 

@@ -1,6 +1,6 @@
 """Write the namespaces, such as unified_clip/torch.py, from namespaces.toml and the signatures of unified_clip/_api.
 
-`python tools/namespaces.py` writes them. With `--check` it exits with 1 if one is stale.
+`python tools/namespaces.py` writes the files. With `--check`, it writes nothing, and exits with 1 if a file is stale.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ TEXT = Path(__file__).with_suffix(".toml")
 PACKAGE = Path(__file__).parents[1] / "unified_clip"
 WIDTH = 120
 MODULES = ("functions", "settings", "classes")
-"""Modules of unified_clip/_api that have the public names."""
+"""Modules of unified_clip/_api with the public names."""
 
 KEYWORD_ONLY = "process_group"
-"""The first of the parameters that public functions take by keyword only."""
+"""The first keyword-only parameter of public functions."""
 
 HEADER = """# `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
@@ -40,7 +40,7 @@ def __dir__() -> list[str]:
 """
 
 ALIASES = {f"ClipGradBy{kind}": f"GradientClipBy{kind}" for kind in ("Value", "Norm", "GlobalNorm")}
-"""The names in Paddle 2 and 3 of the classes of Paddle 1."""
+"""{name of a class in Paddle 2 and 3: name of the class in Paddle 1}."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,13 +70,13 @@ def namespaces() -> Iterable[tuple[str, str]]:
 
 
 Signature = dict[str, str | None]
-"""Parameters and their defaults, as source; None without a default."""
+"""{parameter: source of its default}, with None for a parameter without a default."""
 
 
 def read_signatures(path: Path) -> dict[str, Signature]:
-    """Return the signatures of a module's functions, and of its classes' `__init__`, without their first parameter.
+    """Return the signatures of a module's functions and of its classes' `__init__`, without the first parameter.
 
-    The module is not imported: a stale namespace must not stop this script.
+    The module is not imported, because a stale namespace must not stop this script.
     """
     signatures = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -178,12 +178,13 @@ class Namespace:
         return textwrap.indent("\n\n".join(sections) + '\n"""', "    ")
 
     def for_framework(self, words: dict[str, Any]) -> dict[str, Any]:
-        """Return the entries of a name that are for this framework only, by their keys without the framework's name."""
+        """Return the entries of a name that are only for this framework. The keys do not contain the framework's
+        name."""
         end = f"_{self.framework}"
         return {key.removesuffix(end): value for key, value in words.items() if key.endswith(end)}
 
     def fill(self, text: str, more: dict[str, Any] | None = None) -> str:
-        """Insert phrases, which may contain phrases."""
+        """Insert phrases, which can contain other phrases."""
         while "$" in text:
             text = Template(text).substitute({**(more or {}), **self.phrases})
         return text

@@ -1,7 +1,7 @@
 """Write the two tables of docs/native_differences.md from a parity report.
 
-`python tools/native_tables.py report/parity.json` writes them. With `--check` it exits with 1 if one is stale. The
-sizes come from known.toml, which the run compared with its measurements: every machine writes the same tables.
+`python tools/native_tables.py report/parity.json` writes the tables. With `--check`, it writes nothing, and exits with
+1 if a table is stale. The sizes come from known.toml, so that every machine writes the same tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes", "elements": "yes"}
-"""The words in a table for a difference that has no size, by its kind."""
+"""{kind of a difference without a size: word in a table}."""
 
 PAGE = ROOT / "docs/native_differences.md"
 BEGIN, END = "<!-- {name}: `make native-tables` writes this from report/parity.json -->", "<!-- end of {name} -->"
@@ -47,14 +47,14 @@ def main() -> int:
 
 
 def replaced(text: str, name: str, table: str) -> str:
-    """Return a document with the table between the marks of `name` replaced. ValueError if a mark is missing."""
+    """Return a document with a new table between the marks of `name`. Raise ValueError if a mark is missing."""
     begin, end = BEGIN.format(name=name), END.format(name=name)
     start, stop = text.index(begin) + len(begin), text.index(end)
     return f"{text[:start]}\n\n{table}\n\n{text[stop:]}"
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Return a table with a row for each kind of difference that has a size on some framework."""
+    """Return a table of the differences with a size. Each row has one title, and each column has one framework."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"] if entry["listed_size"] is not None)
     differing = {entry["framework"] for entry in report["known"]}
     columns = [framework for framework in report["frameworks"] if framework in differing]
@@ -89,12 +89,12 @@ def details(report: Mapping[str, Any]) -> str:
 
 
 def why(entry: Entry) -> str:
-    """Return the reason of a difference, with its versions if it does not occur in all."""
+    """Return the reason of a difference, with the versions that have the difference."""
     return f"{entry['reason']} ({entry['versions']})" if entry["versions"] else str(entry["reason"])
 
 
 def describe(entry: Entry) -> str:
-    """Return the size of a difference in words, or a word for its kind if it has no size."""
+    """Return the size of a difference in words, or a word for a difference without a size."""
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]
     return size_in_words(float(entry["listed_size"]))

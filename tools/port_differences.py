@@ -1,6 +1,6 @@
 """Write unified_clip/port/report/differences.json from the parity suite's list of known differences.
 
-`python tools/port_differences.py` writes it. With `--check` it exits with 1 if the file is stale.
+`python tools/port_differences.py` writes the file. With `--check`, it only exits with 1 if the file is stale.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry(known: entries.KnownDifference) -> dict[str, Any]:
-    """Return the fields of a `KnownDifferenceSummary`."""
     has_size = known.kind in ("value", "touched")
     size = math.inf if known.not_finite else known.size
     return {
@@ -57,7 +56,7 @@ def entry(known: entries.KnownDifference) -> dict[str, Any]:
 
 
 def merged(differences: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one difference for entries that differ only in their size: that of the largest size."""
+    """Return the difference of the largest size, in place of entries that differ only in their size."""
     largest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for difference in differences:
         key = tuple(value for name, value in difference.items() if name not in ("size", "by"))

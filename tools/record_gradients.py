@@ -1,21 +1,19 @@
-"""Record the gradients of real training steps, as input for the parity checks.
+"""Record the gradients of real training steps, as input for the parity suite.
 
-Random numbers make poor test gradients: real ones differ by many orders of magnitude from one layer to the
-next, and an embedding's sparse gradient names the same row many times. So this script trains three small
-PyTorch models on scikit-learn's digits for a few steps of SGD, then stores the gradients of the next step
-exactly as `loss.backward()` leaves them:
+Real gradients are better tests than random numbers. They differ by many orders of magnitude between layers, and the
+sparse gradient of an embedding has repeated rows. This script trains three small PyTorch models on scikit-learn's
+digits for a few steps of SGD. Then it stores the gradients of the next step as `loss.backward()` returns them:
 
-- `convnet.safetensors`: convolutions with batch normalisation, and a linear head;
-- `transformer.safetensors`: the 64 pixels as tokens; its embedding has a sparse gradient;
-- `mlp.safetensors`: a multi-layer perceptron.
+- `convnet.safetensors`: convolutions with batch normalisation, and a linear head
+- `transformer.safetensors`: the 64 pixels as tokens, with a sparse gradient of the embedding
+- `mlp.safetensors`: a multi-layer perceptron
 
-A dense gradient is stored under its parameter's name. A sparse one is stored uncoalesced, as `<name>.indices`
-(int64 rows, in PyTorch's order, repeated) and `<name>.values` (float32, one row for each index); the metadata
-entry "sparse" is a JSON object from the names of the sparse gradients to their dense shapes.
+A dense gradient has the name of its parameter. A sparse gradient is stored uncoalesced. `<name>.indices` has the int64
+rows in PyTorch's order, with repeated rows. `<name>.values` has one float32 row for each index. The metadata entry
+"sparse" is a JSON object {name of a sparse gradient: dense shape}.
 
-Seeds, thread count and algorithms are fixed, so a second run on one machine gives the same files. Another
-processor or another version of PyTorch may round differently, so the output need not be bit-identical
-everywhere: the committed files are the data, and this script says how they were made.
+Seeds, the number of threads and the algorithms are fixed, so a second run on one machine writes the same files. Another
+processor or another version of PyTorch can round differently. The tests use the committed files.
 
 Usage: python tools/record_gradients.py [--out DIR]
 """
@@ -94,7 +92,7 @@ class MLP(nn.Module):
 
 @dataclass(frozen=True)
 class Recording:
-    """One model to train, and the file name (without suffix) for its gradients."""
+    """A model to train, and the name of the file for its gradients, without suffix."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -110,13 +108,13 @@ RECORDINGS = (
 
 
 def load_pixels_and_labels() -> tuple[Tensor, Tensor]:
-    """Return the digits as int64: pixels of shape [images, 64] with values 0..16, and labels of shape [images]."""
+    """Return the digits as int64: pixels of shape [images, 64] from 0 to 16, and labels of shape [images]."""
     data, target = load_digits(return_X_y=True)
     return torch.from_numpy(data).long(), torch.from_numpy(target).long()
 
 
 def backward(model: nn.Module, pixels: Tensor, labels: Tensor) -> float:
-    """Replace the model's gradients with those of one batch. Return the loss."""
+    """Replace the model's gradients by the gradients of one batch. Return the loss."""
     model.zero_grad(set_to_none=True)
     loss = nn.functional.cross_entropy(model(pixels), labels)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -124,7 +122,7 @@ def backward(model: nn.Module, pixels: Tensor, labels: Tensor) -> float:
 
 
 def train_to_recorded_step(recording: Recording, pixels: Tensor, labels: Tensor) -> tuple[nn.Module, float]:
-    """Return (the model after its warm-up with the gradients of the step to record, the loss of that step)."""
+    """Return (the trained model with the gradients of the step to record, the loss of this step)."""
     torch.manual_seed(SEED)
     model = recording.build().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=recording.learning_rate)
@@ -139,7 +137,7 @@ def train_to_recorded_step(recording: Recording, pixels: Tensor, labels: Tensor)
 
 
 def collect_gradients(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
-    """Return (the tensors to store, the dense shape of each sparse gradient), both by name."""
+    """Return ({name: tensor to store}, {name of a sparse gradient: dense shape})."""
     tensors: dict[str, Tensor] = {}
     sparse_shapes: dict[str, list[int]] = {}
     for name, parameter in model.named_parameters():
@@ -159,7 +157,6 @@ def collect_gradients(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, li
 def describe(
     recording: Recording, model: nn.Module, sparse_shapes: dict[str, list[int]], loss: float
 ) -> dict[str, str]:
-    """Return the metadata of a file."""
     first = WARM_UP_STEPS * recording.batch_size
     return {
         "framework": f"torch {torch.__version__.partition('+')[0]}",
@@ -174,7 +171,7 @@ def describe(
 
 
 def serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """Return the content of a safetensors file with its metadata in sorted order."""
+    """Return the content of a safetensors file with sorted metadata."""
     raw = save(tensors, metadata)
     # safetensors writes the metadata in an order that differs from run to run, so the header is written anew.
     # The offsets in it count from its end, so they stay true; the padding keeps the data aligned to 8 bytes.

@@ -1,4 +1,4 @@
-"""Print the error of PyTorch's own norm over 1, 2 and 4 processes, beside that of unified_clip.
+"""Print the errors of PyTorch's norm and of unified_clip's norm on 1, 2 and 4 processes.
 
 `python tools/sharded_natives.py` prints a table, in less than a minute.
 """
@@ -43,7 +43,7 @@ class Scenario(NamedTuple):
     name: str
     arrays: Sequence[Array]
     layouts: Sequence[str] = (ROWS,)
-    """The layout of each gradient. If there are more gradients than layouts, the layouts repeat."""
+    """The layout of each gradient. The layouts repeat if there are more gradients."""
 
     p: float = 2.0
 
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def measure_on_processes(size: int) -> dict[tuple[str, str], str]:
-    """Return the result of each scenario in words, by (name of the scenario, "native" or "unified_clip")."""
+    """Return {(name of the scenario, "native" or "unified_clip"): result in words}."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as directory:
@@ -119,9 +119,9 @@ def measure_on_rank(rank: int, size: int, meeting: str, queue: Any) -> None:
 
 
 def measure(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
-    """Return this process's result of each scenario in words, by (name of the scenario, "native" or "unified_clip").
+    """Return {(name of the scenario, "native" or "unified_clip"): result of this process in words}.
 
-    All processes have to call it.
+    All processes have to call this function.
     """
     size = distributed.get_world_size()
     row = init_device_mesh("cpu", (size,))
@@ -145,7 +145,7 @@ def hybrid(size: int) -> Any:
 
 
 def describe_result(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[..., Any]) -> str:
-    """Return in words how far a norm is from the exact one, or the error that was raised."""
+    """Return the error of a norm in words, or the exception that was raised."""
     try:
         result = norm(gradients, scenario.p)
         result = result.full_tensor() if isinstance(result, DTensor) else result

@@ -16,7 +16,7 @@ NUMBERS = itertools.count()
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the directory of `path`, and rename that file to `path` at the end.
 
-    After an error, the temporary file is removed, and `path` is unchanged. If `path` is a link, its target is replaced.
+    After an error, the temporary file is removed, and `path` is unchanged. For a link, the target is replaced.
     """
     new = temporary_path(path)
     try:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 class CodedError(Exception):
-    """An error with a code. A subclass sets the default code of its errors: `class PortError(CodedError,
-    code="UC401")`.
-    """
+    """An error with a code. A subclass sets its default code: `class PortError(CodedError, code="UC401")`."""
 
     code: str
     exit_status: int = 2

@@ -21,15 +21,14 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""To add a framework, add an entry."""
+"""Maps the first part of a module's name to the name of a backend. To add a framework, add an entry."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
-    """Return (the backend of the first tensor, the argument). Iterators in the argument are read, and replaced by new
-    iterators.
+    """Return (the backend of the first tensor, the argument). New iterators replace the iterators in the argument.
 
-    NumPy arrays are skipped, because every framework accepts NumPy arrays. If all tensors are NumPy arrays, return
-    NumPy's backend.
+    NumPy arrays are skipped, because every framework accepts them. If all tensors are NumPy arrays, return NumPy's
+    backend.
     """
     if isinstance(argument, Iterator):
         argument = _Peeked(argument)
@@ -44,7 +43,7 @@ DISPATCHED = Resolver(resolve)
 
 
 class _Peeked(Iterator[Any]):
-    """An iterator that keeps its items in a list, so that code can read the items twice."""
+    """An iterator that keeps its items in a list, so that they can be read twice."""
 
     def __init__(self, source: Iterator[Any]) -> None:
         self.items = list(source)
@@ -84,7 +83,8 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """`torch.compile` can trace a call only if an earlier call had a tensor of the same type."""
+    """Return the backend of a tensor. `torch.compile` can trace this call only after an earlier call with the same
+    type."""
     return _backend(adapter_of(type(tensor)) or "numpy")
 
 

@@ -1,5 +1,6 @@
-"""Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters.
-Each command passes its complete output to `safe` once.
+"""Make text from files safe to print. Each command passes its complete output to `safe` once.
+
+Text from files can contain escape sequences of a terminal, log commands of a CI system and invisible characters.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _print(text: str) -> None:
 def flush_or_discard() -> None:
     """Flush stdout and stderr, and discard output that cannot be written.
 
-    Without this call, Python would flush at its exit. A failed flush at the exit gives the exit status 120.
+    A failed flush at the exit of Python would give the exit status 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -112,8 +113,7 @@ BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     """Return text in a style, such as BOLD, if the stream is a terminal with colours. The default stream is standard
-    error.
-    """
+    error."""
     return f"\x1b[{style}m{text}\x1b[0m" if has_colours(sys.stderr if stream is None else stream) else text
 
 

@@ -14,8 +14,7 @@ CLONE = "path/to/unified_clip"
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    If the source of the package (PEP 610) is unknown or no longer exists, the command contains a placeholder and a
-    note.
+    If the source of the package (PEP 610) is unknown or missing, the command contains a placeholder and a note.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
@@ -50,7 +49,7 @@ def _placeholder(extra: str, why: str) -> str:
 
 
 def _address(source: Any) -> str:
-    """`source` is a record of PEP 610."""
+    """source: A record of PEP 610."""
     address = str(source["url"])
     if version_control := source.get("vcs_info"):
         address = f"{version_control['vcs']}+{address}@{version_control['commit_id']}"

@@ -33,10 +33,10 @@ DEFAULT_ENTRIES = 1_000_000
 LONGEST_NAME = 10_000
 
 MOST_AXES = 32
-"""Every version of NumPy supports this number of axes."""
+"""The largest number of axes that every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""With 16 bytes per element, tensors below this limit have fewer than 2**63 bytes."""
+"""The limit on the elements of a tensor. With 16 bytes per element, the tensor has fewer than 2**63 bytes."""
 
 LONGEST_HEADER = 20_000
 """NumPy rejects `.npy` headers of more than 10,000 characters."""
@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Read the header of an array. NumPy would read up to 4 GiB of a header before NumPy checks the length."""
+    """Read the header of an array. NumPy would read up to 4 GiB before it checks the length."""
     magic = file.read(8)
     length = file.read({b"\x01": 2, b"\x02": 4, b"\x03": 4}.get(magic[6:7], 0))
     size = int.from_bytes(length, "little")
@@ -112,11 +112,12 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Counts the entries of nested data during reading, because a list can contain itself."""
+    """Counts the entries of nested data during reading. A list that contains itself would never end."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Add `file_size` to the limits of entries and names. Each entry takes at least one byte in the file, so only
-        repeated entries can exceed the limits.
+        """Add `file_size` to the limits of entries and names.
+
+        Each entry takes at least one byte in the file, so only repeated entries can exceed the limits.
         """
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size

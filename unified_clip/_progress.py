@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that moves a progress bar. The function gets the name of the progress bar, and adds a number to the count
-of the bar.
-"""
+"""A function that takes the name of a progress bar, and adds a number to its count."""
 
 
 def unseen(name: str, count: int) -> None:
-    """Pass this function as `Advance` if there is no progress bar."""
+    """Do nothing. Pass this function as `Advance` if there is no progress bar."""
 
 
 @contextmanager

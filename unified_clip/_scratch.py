@@ -1,4 +1,4 @@
-"""Temporary directories of processes. If a process is killed, a later process of the user removes the directory."""
+"""Temporary directories of processes. A later process of the user removes the directory of a killed process."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class Scratch:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """The file descriptor of the lock. Workers inherit the descriptor. The value is None if the file system has no
-        locks.
-        """
+        """The file descriptor of the lock, which workers inherit. None means that the file system has no locks."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """Run worker processes, and report why they ended.
 
-Each framework runs in its own process, because a process that imports TensorFlow before Paddle would crash.
+Each framework has its own process, because importing TensorFlow before Paddle would crash a process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEANINGS = {
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 CALLS_SHOWN = 3
-"""The number of calls in the message about a worker that crashed or hung. The innermost calls are shown."""
+"""The number of innermost calls in the message about a worker that crashed or hung."""
 
 LINES_SHOWN = 6
 """The number of lines of stderr in the message about a failed worker."""
@@ -60,7 +60,7 @@ PARENT_CHECK = 1.0
 @dataclass(frozen=True)
 class Exit:
     code: int | None
-    """The exit status, or None after a timeout. If a signal ended the worker, the status is negative."""
+    """The exit status, None after a timeout, or a negative number after a signal."""
 
     stderr: Sequence[str]
     calls: str = ""
@@ -92,8 +92,7 @@ class Worker:
 
     Args:
         arguments: The command line, which begins with the path of the interpreter.
-        scratch: A directory for the worker. If the worker's interpreter is not the interpreter of this process, a copy
-            of the package is written to this directory.
+        scratch: A directory for the worker. An interpreter other than the current one gets a copy of the package there.
         sees_gpus: Whether frameworks in the worker can find GPUs. By default, frameworks run on the CPU.
     """
 
@@ -139,8 +138,7 @@ class Worker:
         """Wait until the worker ends, and then end the processes that the worker started.
 
         timeout: The number of seconds after which the worker is ended.
-        poll: A function that is called every `POLL_SECONDS` seconds. If the function returns True, the timeout
-        restarts.
+        poll: A function that is called every `POLL_SECONDS` seconds. If it returns True, the timeout restarts.
         """
         until = time.monotonic() + timeout
         while True:
@@ -163,9 +161,8 @@ class Worker:
         self.process.wait()
 
     def _calls(self) -> str:
-        """Return the calls that the worker reports after a signal. If the worker did not call `prepare`, the signal
-        ends the worker.
-        """
+        """Return the calls that the worker reports after a signal. Without a call of `prepare`, the signal ends the
+        worker."""
         if not hasattr(os, "killpg"):
             return ""
         begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
@@ -197,7 +194,10 @@ def _calls_of_fatal_error(report: Sequence[str]) -> str:
 
 
 def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
-    """Describe calls as text. `frames` has (file, line, function) of each call, the innermost call first."""
+    """Describe calls as text.
+
+    frames: (file, line, function) of each call, the innermost call first.
+    """
     calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
     return f"it was in {', called by '.join(calls)}" if calls else ""
 
@@ -237,9 +237,9 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the entries of PYTHONPATH for a worker that imports this copy of the package.
 
-    The directory of this package comes last, so that its other packages do not hide the user's packages. The directory
-    comes first if `PYTHONPATH` contains another copy of this package. For a different interpreter, the first entry is a
-    new directory with only a copy of this package.
+    The directory of this package comes last, so that its other packages do not hide the user's packages. It comes first
+    if `PYTHONPATH` contains another copy of this package. For a different interpreter, the first entry is a new
+    directory with only a copy of this package.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

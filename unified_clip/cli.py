@@ -128,7 +128,7 @@ def _end_unread() -> int:
 
 
 def not_installed(command: str) -> str:
-    """Return an error message if packages of a command's extra are missing, else ''."""
+    """Return an error message about missing packages of a command's extra, or ''."""
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     return (

@@ -31,9 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Return `unified_clip.testing.assert_clip_parity`. The options of pytest select the frameworks and the
-    interpreters.
-    """
+    """Return `unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters of pytest's options."""
     from unified_clip._command.parser import comma_separated
     from unified_clip.testing import assert_clip_parity
 

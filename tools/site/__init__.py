@@ -1,1 +1,2 @@
-"""`python -m tools.site` writes the sources of the site to build/docs. `make docs` builds it from them."""
+"""`python -m tools.site` writes the sources of the site to build/docs. `make docs` builds the site from these
+sources."""

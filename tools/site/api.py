@@ -10,7 +10,7 @@ from unified_clip import _markdown
 PACKAGE = Path(__file__).parents[2] / "unified_clip"
 NAMESPACES = ("torch", "tensorflow", "paddle", "jax", "mlx", "numpy")
 LATER = {"ClipConfig": "config", "suggest_threshold": "config"}
-"""The page of each name of `unified_clip` that `__all__` lacks, since it needs an extra."""
+"""{name of `unified_clip` that needs an extra: its page}. `__all__` lacks these names."""
 
 ALIASES = ("ClipGradByValue", "ClipGradByNorm", "ClipGradByGlobalNorm")
 
@@ -33,11 +33,11 @@ PAGES = {
     "testing": ("Testing", ["unified_clip.testing"]),
     "errors": ("Errors and warnings", ["unified_clip.errors"]),
 }
-"""The title and the modules of each page, by its name."""
+"""{name of a page: its title and modules}."""
 
 
 def pages() -> dict[str, str]:
-    """Return all pages, by their path on the site."""
+    """Return {path on the site: page}."""
     described = {f"api/{name}.md": page(*content) for name, content in PAGES.items()}
     return described | {"api/config.md": configuration(), "api/index.md": index()}
 
@@ -86,7 +86,7 @@ def index() -> str:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the names in `__all__` of a module; without it, its functions and classes without an underscore."""
+    """Return the names in `__all__` of a module. Without `__all__`, return its public functions and classes."""
     tree = parsed(module)
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
@@ -96,14 +96,14 @@ def public_names(module: str) -> list[str]:
 
 
 def place(module: str, name: str) -> tuple[int, int]:
-    """Return two numbers that sort names: functions, then classes, then aliases, each in the order of the module."""
+    """Return two numbers that sort names: first functions, then classes, then aliases, each in the order of the
+    module."""
     order = [node.name for node in parsed(module).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     kind = 2 if name in ALIASES else int(name[0].isupper())
     return kind, order.index(name) if name in order else len(order)
 
 
 def summary(module: str) -> str:
-    """Return the docstring of a module."""
     return ast.get_docstring(parsed(module)) or ""
 
 

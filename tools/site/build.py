@@ -1,4 +1,4 @@
-"""Write the sources of the site to build/docs: pages of the repository with mended links, and generated pages."""
+"""Write the sources of the site to build/docs: the repository's pages with links for the site, and generated pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_PAGES = {
     "conformance.md": "conformance/README.md",
     "examples.md": "examples/README.md",
 }
-"""Pages of the site that are outside docs/, by their path on the site."""
+"""{path on the site: page outside docs/}."""
 
 STYLE = Path(__file__).with_name("site.css")
 
@@ -43,18 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 
 
 def sources() -> dict[str, Path]:
-    """Return the files of the pages that people write, by their path on the site."""
+    """Return {path on the site: file} for the written pages."""
     docs = {path.relative_to(ROOT / "docs").as_posix(): path for path in sorted((ROOT / "docs").rglob("*.md"))}
     return docs | {page: ROOT / file for page, file in OTHER_PAGES.items()}
 
 
 def written_pages(links: Links) -> dict[str, str]:
-    """Return the texts of the pages that people write, with links for the site."""
+    """Return the texts of the written pages, with links for the site."""
     return {page: with_tabs(links.mend(page, path.read_text(encoding="utf-8"))) for page, path in sources().items()}
 
 
 def generated_pages() -> Mapping[str, str]:
-    """Return the texts of the pages that only the site has."""
+    """Return the texts of the pages that are only on the site."""
     return {
         **api.pages(),
         **functions.pages(),
@@ -66,7 +66,7 @@ def generated_pages() -> Mapping[str, str]:
 
 
 def assets() -> list[Path]:
-    """Return the files in docs/ that are no pages, such as scripts of the guides."""
+    """Return the files in docs/ that are not pages, such as scripts of the guides."""
     return [
         path
         for path in sorted((ROOT / "docs").rglob("*"))

@@ -17,7 +17,6 @@ prints the same texts.
 
 
 def page() -> str:
-    """Return the page: a section for each command."""
     commands = list(subcommands(cli._parser()))
     return (
         "\n\n".join([BEGIN, *(section(name, parser) for name, parser in commands if parser.get_default("run"))]) + "\n"
@@ -25,7 +24,6 @@ def page() -> str:
 
 
 def section(name: str, parser: argparse.ArgumentParser) -> str:
-    """Return the section of a command."""
     usage = parser.format_usage().removeprefix("usage: ").strip()
     paragraphs = [f"## unified-clip {name}", *description(parser), f"```text\n{usage}\n```"]
     rows = [[f"`{form}`", text] for form, text in options(parser)]
@@ -36,7 +34,7 @@ def section(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def description(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the paragraphs about a command. Lines that are indented are commands or lists."""
+    """Yield the paragraphs about a command. Indented lines are commands or lists."""
     for text in (parser.description, (parser.epilog or "").partition("exit status:")[0]):
         for paragraph in filter(None, re.split(r"\n\n", (text or "").strip("\n"))):
             indented = any(line.startswith("  ") for line in paragraph.splitlines())
@@ -44,7 +42,7 @@ def description(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Yield the form and the meaning of each option and argument."""
+    """Yield the syntax and the meaning of each option and argument."""
     for action in parser._actions:
         if action.help in (None, argparse.SUPPRESS) or isinstance(action, argparse._HelpAction):
             continue

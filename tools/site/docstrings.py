@@ -1,4 +1,5 @@
-"""An extension of griffe, which reads docstrings for mkdocstrings: examples are code, and names of pages are links."""
+"""An extension of griffe, which reads docstrings for mkdocstrings. Examples become code, and names of pages become
+links."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The function map: a page for each function of a framework that clips.
 
-functions.toml has what a function computes. The parity suite's list of known differences has its measured deviations.
-The docstrings have the replacements, with their executed examples.
+functions.toml describes the functions. The parity suite's list of known differences has their measured differences. The
+docstrings have the replacements, with executed examples.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ differences, and the lines with unified_clip.
 
 
 def pages() -> dict[str, str]:
-    """Return all pages, by their path on the site. ValueError: no page is about the function of a known difference."""
+    """Return {path on the site: page}. Raise ValueError if a function with a known difference has no page."""
     known = tomllib.loads(KNOWN.read_text(encoding="utf-8"))["known"]
     for entry in known:
         if not any(covers(entry, function) for function in FUNCTIONS):
@@ -54,7 +54,7 @@ def path(function: Mapping[str, Any]) -> str:
 
 
 def index() -> str:
-    """Return the page that lists all functions, by what they do."""
+    """Return the page with a list of all functions, grouped by task."""
     sections = [INDEX]
     for group, title in GROUPS.items():
         rows = [
@@ -74,7 +74,6 @@ def index() -> str:
 
 
 def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
-    """Return the page of a function."""
     other_frameworks = " and ".join(", ".join(elsewhere(function)).rsplit(", ", 1))
     sections = [f"# `{function['name']}` in {other_frameworks}", function["computes"], *function.get("differs", ())]
     sections += [NAN] if function.get("infinite_norm_gives_nan") else []
@@ -97,12 +96,13 @@ NAN = "If the norm is infinite, every gradient becomes NaN."
 
 
 def elsewhere(function: Mapping[str, Any]) -> list[str]:
-    """Return the titles of the frameworks that people port a function to."""
+    """Return the titles of all frameworks except the function's own framework."""
     return [TITLES[name] for name in ("torch", "tensorflow", "paddle", "jax") if name != function["framework"]]
 
 
 def replacement(function: Mapping[str, Any]) -> str:
-    """Return tabs with the executed example of the docstring, for each framework; for a configuration, its lines."""
+    """Return a tab for each framework, with the executed example of the docstring. For a configuration, return its
+    lines."""
     use = function["use"]
     if "configure" in function:
         code = f"```python\n{function['configure']}\n```"
@@ -123,14 +123,14 @@ def tab(framework: str, title: str, name: str) -> str:
 
 
 def example(framework: str, name: str) -> Iterator[str]:
-    """Yield the lines of a docstring's example: code, and what it prints as comments."""
+    """Yield the lines of a docstring's example. Printed lines are comments."""
     text = docstring(framework, name).partition("Example:\n")[2]
     for line in filter(None, map(str.strip, text.partition("\n\n")[0].splitlines())):
         yield line[4:] if line.startswith((">>> ", "... ")) else f"# {line}"
 
 
 def docstring(framework: str, name: str) -> str:
-    """Return the docstring of a public name; of an alias, that of the class that it stands for."""
+    """Return the docstring of a public name. For an alias, return the docstring of the class."""
     name = alias_of(framework, name) or name
     for node in parsed(f"unified_clip.{framework}").body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
@@ -139,7 +139,7 @@ def docstring(framework: str, name: str) -> str:
 
 
 def alias_of(framework: str, name: str) -> str:
-    """Return the name that an alias stands for; '' if the name is no alias."""
+    """Return the class of an alias, or '' for a name that is not an alias."""
     for node in parsed(f"unified_clip.{framework}").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return ast.unparse(node.value)
@@ -147,7 +147,7 @@ def alias_of(framework: str, name: str) -> str:
 
 
 def closest(function: Mapping[str, Any]) -> str:
-    """Return a table of the functions that do the same, and how their rules differ."""
+    """Return a table of similar functions, with the differences between their rules."""
     same = [
         alternative
         for alternative in FUNCTIONS
@@ -173,7 +173,7 @@ def closest(function: Mapping[str, Any]) -> str:
 
 
 def difference(function: Mapping[str, Any], alternative: Mapping[str, Any]) -> str:
-    """Return how the rules of two functions differ."""
+    """Return the difference between the rules of two functions, in words."""
     own, eps = function.get("eps", 0.0), alternative.get("eps", 0.0)
     sentences = list(alternative.get("differs", ()))
     if own != eps:
@@ -196,7 +196,6 @@ def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
 
 
 def deviation(entry: Mapping[str, Any]) -> list[str]:
-    """Return the row of a known difference."""
     names = dict.fromkeys(function.get("known", function["name"]) for function in FUNCTIONS if covers(entry, function))
     if "not_finite" in entry:
         size = size_in_words(math.inf)

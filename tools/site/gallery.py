@@ -1,4 +1,4 @@
-"""Reports of the commands, for the site's gallery: made with NumPy, from the notebook and from random gradients."""
+"""Reports of the commands for the site's gallery, from the notebook and from random gradients on NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPORTS = {
     "port.html": ("`unified-clip port`", "The training steps of the [porting guides](porting/README.md)"),
     "parity.html": ("`unified-clip parity`", "A small suite on NumPy, as `unified-clip parity init` writes it"),
 }
-"""The command and the content of each report, by its file."""
+"""{file: command and content of the report}."""
 
 GUIDES = Path(__file__).parents[2] / "docs/porting"
 
@@ -41,7 +41,8 @@ def page() -> str:
 
 
 def write(folder: Path) -> None:
-    """Write the reports below the folder of the site's sources. RuntimeError: a command has another exit status."""
+    """Write the reports below the folder of the site's sources. Raise RuntimeError if a command has another exit
+    status."""
     out = folder.resolve() / "reports"
     out.mkdir()
     with scratch() as directory:
@@ -59,14 +60,14 @@ def write(folder: Path) -> None:
 
 
 def run(status: int, *arguments: str) -> None:
-    """Run a command. RuntimeError: its exit status differs from `status`."""
+    """Run a command. Raise RuntimeError if its exit status differs from `status`."""
     if (ended := cli.main(arguments)) != status:
         raise RuntimeError(f"unified-clip {' '.join(arguments)} has exit status {ended}, not {status}")
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """Work in a new directory, which is removed afterwards."""
+    """Work in a temporary directory inside the `with` block."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)

@@ -1,4 +1,4 @@
-"""The page of libraries: frameworks, trainers and optimizers, and what unified_clip does with each."""
+"""The page of libraries: frameworks, trainers and optimizers, and their support in unified_clip."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ PAGES = {
     "torchtitan": "integrations/engines.md#torchtitan",
     "Transformers": "integrations/transformers.md",
 }
-"""The page that shows how to clip in a library."""
+"""{library: page about clipping in the library}."""
 
 RECORDED = ("PyTorch", "TensorFlow", "Keras", "Paddle", "optax", "Accelerate", "Lightning", "Transformers")
 """The libraries whose own clips `unified-clip record` records. The last three call PyTorch's functions."""
 
 TITLES = {"Hugging Face's TrainingArguments": "Transformers"}
-"""The library of a trainer's format, where its title is another one."""
+"""{title of a trainer's format: title of the library}, if the two titles differ."""
 
 BEGIN = """# Libraries
 
@@ -85,7 +85,6 @@ If your library is missing, call a function of your framework's namespace, which
 
 
 def page() -> str:
-    """Return the page, with a row for each library."""
     header = ["library", "clip", "configuration", "port", "record"]
     trainer_names = sorted({*PAGES, *formats(), *ported()} - set(FRAMEWORKS), key=str.lower)
     tables = (_markdown.table(header, [row(name) for name in section]) for section in (FRAMEWORKS, trainer_names))
@@ -95,7 +94,7 @@ def page() -> str:
 
 
 def row(name: str) -> list[str]:
-    """Return the row of a library. A cell is empty if unified_clip does not support this."""
+    """Return the row of a library. A cell without support is empty."""
     return [
         name,
         f"[yes]({PAGES[name]})" if name in PAGES else "",
@@ -106,7 +105,7 @@ def row(name: str) -> list[str]:
 
 
 def formats() -> dict[str, list[str]]:
-    """Return the names of the formats of each library."""
+    """Return {library: names of its formats}."""
     by_title: dict[str, list[str]] = {}
     for name, file_format in FORMATS.items():
         for title in _libraries(TITLES.get(file_format.title, file_format.title)):
@@ -122,5 +121,5 @@ def ported() -> set[str]:
 
 
 def _libraries(title: str) -> Iterator[str]:
-    """Yield the libraries of a format. A format can be that of two libraries."""
+    """Yield the libraries of a format. A format can belong to two libraries."""
     yield from title.split(", ")

@@ -1,4 +1,5 @@
-"""Links of the repository's pages, for the site: to pages, to copied files, and to files on the repository's host."""
+"""Rewrite the links of the repository's pages for the site: to pages, copied files, and files on the repository's
+host."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ CODE = re.compile(r"^```[\s\S]*?^```|^(?: {4}.*\n)+", re.MULTILINE)
 
 
 class BrokenLinkError(ValueError):
-    """A link leads to no file, or to no heading of a page."""
+    """A link leads to a missing file, or to a missing heading of a page."""
 
 
 class Links:
-    """Rewrites the links of pages, and notes the files outside docs/ that pages show.
+    """Rewrites the links of pages, and collects the files outside docs/ that pages show.
 
     Args:
         root: The folder of the repository.
-        sources: The file of each page, by its path on the site.
-        generated: The paths on the site of pages that are made from other files, by file.
+        sources: {path on the site: file of the page}.
+        generated: {file: path on the site of the page that is made from the file}.
     """
 
     def __init__(self, root: Path, sources: Mapping[str, Path], generated: Mapping[Path, str]) -> None:
@@ -66,11 +67,10 @@ class Links:
         return f"{link['image']}[{name}]({relative if target else ''}{anchor})"
 
     def _title(self, path: Path) -> str:
-        """Return the title of a page."""
         return title(path.read_text(encoding="utf-8"))
 
     def target(self, path: Path) -> str:
-        """Return where a page or a file is on the site."""
+        """Return the place of a page or a file on the site."""
         if path in self.pages:
             return self.pages[path]
         inside = path.is_relative_to(self.root / "docs")
@@ -78,7 +78,6 @@ class Links:
 
 
 def title(text: str) -> str:
-    """Return the first heading of a page."""
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     if not heading:
         raise ValueError(f"a page has no title: {text[:80]}")
@@ -86,7 +85,7 @@ def title(text: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings. The site and GitHub make the same."""
+    """Return the anchors of a page's headings, which are the same on GitHub."""
     return {slug(heading) for heading in re.findall(r"^#+ (.+)$", CODE.sub("", text), re.MULTILINE)}
 
 

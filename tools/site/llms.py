@@ -1,4 +1,4 @@
-"""llms.txt: the pages of the site with a sentence each, for language models (llmstxt.org)."""
+"""llms.txt: a list of the pages of the site for language models (llmstxt.org), with a sentence about each page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .links import CODE, title
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads mkdocs.yml, whose tags of Python objects do not matter here."""
+    """Reads mkdocs.yml, and ignores the tags of Python objects."""
 
 
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
@@ -42,14 +42,14 @@ def pages(entries: Any) -> Iterator[str]:
 
 
 def address(page: str) -> str:
-    """Return where MkDocs puts a page, relative to the site."""
+    """Return the address of a page in MkDocs, relative to the site."""
     path = page.removesuffix(".md")
     name = path.rpartition("/")[2]
     return path[: -len(name)] if name in ("index", "README") else f"{path}/"
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a page's first paragraph of prose, without links."""
+    """Return the first sentence of a page, without links."""
     for paragraph in map(str.strip, CODE.sub("", text).split("\n\n")):
         if re.match(r"[A-Z`*\[]", paragraph):
             plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))

@@ -1,4 +1,4 @@
-"""The page of docs/notebook.ipynb: its code and its output. JupyterLite runs the notebook in the browser."""
+"""The page of docs/notebook.ipynb, with its code and output. JupyterLite runs the notebook in the browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ You need no installation. The first start takes a minute, because the browser lo
 
 
 def page() -> str:
-    """Return the page: the notebook, with a button that runs it after its title."""
+    """Return the page of the notebook, with a button below the title that runs the notebook."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     beginning, *rest = (part for cell in cells for part in markdown_of_cell(cell))
     return "\n\n".join([beginning, RUN, *rest]) + "\n"
@@ -29,7 +29,7 @@ def code() -> list[str]:
 
 
 def markdown_of_cell(cell: dict[str, Any]) -> Iterator[str]:
-    """Yield the Markdown of a cell: its text, or its code and its output. The installation is for the browser only."""
+    """Yield the Markdown of a cell: its text, or its code and output. The installation cell is left out."""
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":
         yield source

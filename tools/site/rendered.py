@@ -1,7 +1,7 @@
-"""`python -m tools.site.rendered`: check the built site. It exits with 1 if it prints a problem.
+"""`python -m tools.site.rendered`: check the built site. Print the problems, and exit with 1 if there are any.
 
-Each function and class of the API reference has a signature, descriptions of its parameters, its errors and an example.
-A method needs no example of its own. Each link leads to a page or a heading of the site, or to another site by https.
+Each function and class of the API reference has a signature, an example, and descriptions of its parameters and errors.
+A method needs no example. Each link leads to a page or a heading of the site, or to another site by https.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TARGET = re.compile(r'(?:href|src)="([^"]*)"')
 IDENTIFIER = re.compile(r'\sid="([^"]*)"')
 NO_ERROR = "It raises no error."
 RESULTS = (".RecordingComparison",)
-"""Classes whose constructor is not for users."""
+"""Classes that users do not create themselves."""
 
 ADDRESSES = ("https://OWNER.github.io/unified_clip/", "https://github.com/OWNER/unified_clip")
-"""Addresses of the project itself, which exist once it is hosted."""
+"""Addresses of the project itself, which do not exist before the project is hosted."""
 
 GENERATED = ("lite", "assets", "search")
 """Folders of the site that other tools write: JupyterLite and the theme."""
 
 
 class Described(NamedTuple):
-    """An object of the API as a page shows it."""
+    """A function or class on a page of the API reference."""
 
     kind: str
     name: str
@@ -44,7 +44,7 @@ class Described(NamedTuple):
     text: str
 
     def problems(self) -> Iterator[str]:
-        """Yield what the page lacks of a function or a class. Errors and results of functions need nothing."""
+        """Yield the missing parts of the description. Errors and results of functions are optional."""
         if self.kind not in ("function", "class") or self.name.endswith(("Error", "Warning", *RESULTS)):
             return
         if not self.signature:
@@ -66,7 +66,7 @@ class Described(NamedTuple):
 
 
 def main(site: Path = SITE) -> int:
-    """Print the problems of a site, and the other sites that it links to. Return the exit status."""
+    """Print the problems of a site, and the other sites to which it links. Return the exit status."""
     pages = read(site)
     all_problems = list(problems(pages, site))
     links = {link for text in pages.values() for link in targets(text) if urlsplit(link).netloc}
@@ -77,20 +77,19 @@ def main(site: Path = SITE) -> int:
 
 
 def read(site: Path) -> dict[Path, str]:
-    """Return the text of each page, without those that other tools write."""
+    """Return the text of each page, without the pages in GENERATED."""
     paths = (path for path in sorted(site.rglob("*.html")) if path.relative_to(site).parts[0] not in GENERATED)
     return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
 def problems(pages: dict[Path, str], site: Path) -> Iterator[str]:
-    """Yield a sentence for each name that lacks a part, and for each broken link."""
+    """Yield a sentence for each incomplete description, and for each broken link."""
     for path, page in pages.items():
         yield from (f"{documented.name} {problem}" for documented in objects(page) for problem in documented.problems())
         yield from broken_links(path, pages, site)
 
 
 def objects(page: str) -> Iterator[Described]:
-    """Yield the objects of the API on a page, in order."""
     matches = list(OBJECT.finditer(page))
     ends = [match.start() for match in matches[1:]] + [len(page)]
     for this, end in zip(matches, ends, strict=False):
@@ -101,7 +100,7 @@ def objects(page: str) -> Iterator[Described]:
 
 
 def parameters(signature: str) -> list[str]:
-    """Return the names of a signature's parameters, without those of `**settings`."""
+    """Return the names of a signature's parameters, without the parameters of `**settings`."""
     (function,) = ast.parse(f"def {signature.strip()}: ...").body
     assert isinstance(function, ast.FunctionDef)
     named = function.args
@@ -109,7 +108,7 @@ def parameters(signature: str) -> list[str]:
 
 
 def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str]:
-    """Yield a sentence for each link of a page to no file, to no heading, or to another site without https."""
+    """Yield a sentence for each link to a missing file or heading, or to another site without https."""
     for link in dict.fromkeys(targets(pages[path])):
         url = urlsplit(link)
         place = path.relative_to(site).as_posix()
@@ -128,12 +127,11 @@ def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str
 
 
 def targets(page: str) -> list[str]:
-    """Return where the links and pictures of a page lead."""
+    """Return the targets of a page's links and pictures."""
     return list(map(html.unescape, TARGET.findall(page)))
 
 
 def identifiers(page: str) -> set[str]:
-    """Return the anchors of a page."""
     return set(map(html.unescape, IDENTIFIER.findall(page)))
 
 

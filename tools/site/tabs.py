@@ -1,4 +1,4 @@
-"""Tabs: on the site, the sections between two marks of a page are tabs. On GitHub they are sections."""
+"""Convert the sections between two marks of a page to tabs for the site. On GitHub, they stay sections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEADING = re.compile(r"^#{2,} (.+)\n", re.MULTILINE)
 
 
 def with_tabs(text: str) -> str:
-    """Return a page whose marked sections are tabs, each named by its heading."""
+    """Return a page with tabs in place of the marked sections. Each tab has the heading of its section as its name."""
     return TABS.sub(lambda marked: _tabs(marked[1]), text)
 
 

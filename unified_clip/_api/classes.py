@@ -117,15 +117,13 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that a call measures over ranks.
-
-    "total" means one total norm, and "each" means one norm per tensor. The value is None for a clip by value.
-    """
+    """The norms that a call measures over ranks: "total" for one total norm, "each" for one norm per tensor, or None
+    for a clip by value."""
 
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Collect the gradients in one pass. Return None if the tuples have to be checked one by one."""
+        """Collect the gradients in one pass. Return None if the tuples must be checked one by one."""
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
         if type(pairs) not in (list, tuple) or backend.parameters is None:
@@ -146,9 +144,8 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients, and return the total norm or None. The caller writes the results."""
 
     def _group(self) -> object:
-        """Return the key of the clip. `append_gradient_clip_ops` clips parameters together if the keys of their clips
-        are equal.
-        """
+        """Return the key of the clip. `append_gradient_clip_ops` clips parameters together if their clips have equal
+        keys."""
         return id(self)
 
 
@@ -245,7 +242,7 @@ class ErrorClipByValue(FrameworkBinding):
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
     """Clip each gradient by the clip of its parameter. After an error, all gradients are unchanged.
 
-    clip_of: A function that returns the clip of a parameter, or None if the gradient stays unchanged.
+    clip_of: A function that returns the clip of a parameter. None means that the gradient stays unchanged.
     """
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}

@@ -17,15 +17,13 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (backend, argument).
-
-If the function reads an iterator, the returned argument contains a new iterator over the same items.
-"""
+"""A function that returns (backend, argument). A new iterator over the same items replaces an iterator in the
+argument."""
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """Functions that accept tensors of any framework get a resolver instead of a backend."""
+    """The argument of functions that accept tensors of any framework, in place of a backend."""
 
     resolve: Resolve
 
@@ -230,9 +228,7 @@ def global_norm(
 def _declared(
     backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
 ) -> DistributedSpec:
-    """Check the arguments for distributed gradients. If an argument is invalid on one rank, all ranks of the call raise
-    an error.
-    """
+    """Check the arguments for distributed gradients. An invalid argument on one rank raises an error on all ranks."""
     try:
         return declared(*arguments)
     except (TypeError, ValueError):

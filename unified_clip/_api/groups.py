@@ -19,8 +19,10 @@ from .._core.types import Scalar, Tensor
 Nonfinite = Literal["family", "raise", "skip", "zero"]
 """The action if a norm is NaN or infinite.
 
-"family" applies the formula of the framework in the configuration's key `family`. "raise" raises NonFiniteNormError.
-"skip" leaves the step to the caller, which sets all gradients to None. "zero" sets all results to 0.
+- "family": apply the formula of the framework in the configuration's key `family`.
+- "raise": raise NonFiniteNormError.
+- "skip": leave the step to the caller, which sets all gradients to None.
+- "zero": set all results to 0.
 """
 
 IN_GRAPHS = {
@@ -35,16 +37,16 @@ class Outcome(NamedTuple):
     n: Scalar
     norm: Tensor
     norms: list[list[Norm]]
-    """For each group, one norm over the group, or one norm per tensor. A group that is clipped by value has no norm."""
+    """For each group, one norm over the group, or one norm per tensor. A group with a clip by value has no norm."""
 
     max_abs: list[Scalar | None]
-    """For each group that is clipped by value, the largest magnitude. For all other groups, the value is None."""
+    """For each group with a clip by value, the largest magnitude. For other groups, the value is None."""
 
     counts: tuple[Scalar, Scalar] | None
     """(number of NaN, number of infinities). None means that the elements were not counted."""
 
     per_tensor: list[Norm]
-    """The norm of each gradient. The list is empty if the argument `details` is False."""
+    """The norm of each gradient. Without the argument `details`, the list is empty."""
 
     skipped: bool
 
@@ -155,7 +157,7 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition that all norms are finite. On the host path, return None if all norms are finite."""
+    """Return the condition that all norms are finite. On the host path, None means that all norms are finite."""
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 
@@ -164,7 +166,7 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest clip coefficient, or NaN if a coefficient is NaN. Return 1 if there are no coefficients."""
+    """Return the smallest clip coefficient, NaN if a coefficient is NaN, or 1 without coefficients."""
     path = outcome.path
     with path.scope():
         xp = path.xp

@@ -32,7 +32,7 @@ def interrupted() -> int:
 def check_writable(out: Path, name: str) -> None:
     """Make the directory `out`, and check that the file `name` can be written there.
 
-    If the file does not exist, the check creates the file and removes it again.
+    A missing file is created and removed again.
     """
     path = out / name
     try:

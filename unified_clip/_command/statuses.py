@@ -18,10 +18,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, the same as in shells."""
 
 UNREAD = 141
-"""The exit status of a program whose output is no longer read, as in `| head`.
-
-The status is 128 + SIGPIPE, as in shells.
-"""
+"""The exit status of a program whose output is no longer read, as in `| head`. It is 128 + SIGPIPE, as in shells."""
 
 GENERAL = {
     SUCCESS: "success: nothing differs, and nothing is left to do",

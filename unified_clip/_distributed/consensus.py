@@ -46,7 +46,7 @@ class Call:
     """The values that ranks compare when they compute a norm."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """The arguments by name. An argument is None if the caller did not pass it."""
+    """The arguments by name. None stands for an argument that the caller did not pass."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
     """A (parameter, text) tuple for each parameter. The text has the name, the shape and the placements.
@@ -55,9 +55,8 @@ class Call:
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
-    """A (gradient, function) tuple for each assumed copy. An assumed copy is a gradient that should be equal on all
-    ranks. The function returns the checksum of the gradient.
-    """
+    """A (gradient, function) tuple for each gradient that is assumed to be equal on all ranks. The function returns the
+    checksum of the gradient."""
 
     checksum: int = 0
     counted: int = 0
@@ -93,9 +92,7 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Consensus:
-    """The collectives of one call over a process group. All ranks of the group must call the collectives in the same
-    order.
-    """
+    """The collectives of one call over a process group. All ranks of the group must call them in the same order."""
 
     def __init__(self, group: Group, call: Call, place: int = 0) -> None:
         """`place` is the index of this norm among the norms of the call."""
@@ -118,8 +115,7 @@ class Consensus:
 
         Return None if the host reads the norm.
 
-        find_terms: A function that returns the `Partial` gradients. If this rank lacks a partial sum, the function
-            returns None.
+        find_terms: A function that returns the `Partial` gradients, or None if this rank lacks a partial sum.
         before: The `Consensus` of the call's first norm. None means that this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
@@ -155,9 +151,7 @@ class Consensus:
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Return the sums over all ranks. Call `compare` first, which checks that all ranks have the same number of
-        sums.
-        """
+        """Return the sums over all ranks. Call `compare` first, which checks the number of sums."""
         words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
@@ -201,7 +195,7 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p over all ranks as two floats that add up to the sum."""
+        """Return the sum of (|g| / top)**p over all ranks as two floats, because one float is not precise enough."""
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
@@ -346,7 +340,7 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
-    """Send an error to the ranks that wait for this rank. These ranks then raise an error, too.
+    """Send an error to the ranks that wait for this rank. They then raise an error, too.
 
     find_groups: A function that returns the process groups of the waiting ranks.
     """

@@ -21,7 +21,7 @@ REMEDY = (
 def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     """Describe how the calls of the ranks differ.
 
-    `texts` contains (ranks, text) for each different text.
+    texts: (ranks, text) for each different text.
     """
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:

@@ -46,7 +46,10 @@ class Group(Protocol):
         """Return the norm over all ranks without waiting for the device."""
 
     def join_terms(self, length: int) -> None:
-        """Send zeros in the all-reduce that sums `Partial` gradients. `length` is the number of zeros."""
+        """Send zeros in the all-reduce that sums `Partial` gradients.
+
+        length: The number of zeros.
+        """
 
 
 class NormGroup(NamedTuple):
@@ -58,17 +61,17 @@ class NormGroup(NamedTuple):
 
     leaf: Leaf
     label: str | None = None
-    """The name and the shape of the parameter. The ranks of `groups` compare this text.
-
-    If the label is None, the ranks compare no text.
-    """
+    """The name and the shape of the parameter, which the ranks of `groups` compare. If the label is None, nothing is
+    compared."""
 
 
 class ProcessGroup(ABC):
     """A process group that stores the global ranks of its processes. A subclass defines the framework's all-reduce."""
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """`key` is the object that identifies the group, and `here` is the global rank of this process."""
+        """key: The object that identifies the group.
+        here: The global rank of this process.
+        """
         if here not in ranks:
             raise ValueError(
                 f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
@@ -115,9 +118,9 @@ class SingleProcess(ProcessGroup):
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
     """Yield (process group, indices of its parameters).
 
-    Each parameter has a list of groups. The function first yields the first group of each parameter, then the second
-    group of each parameter, and so on. All ranks yield their groups in the same order, even if the ranks list the
-    parameters in different orders. Ranks with different orders would wait for each other forever.
+    The first groups of all parameters come first, then the second groups, and so on. All ranks yield their groups in
+    the same order, even if they list the parameters in different orders. Ranks with different orders would wait for
+    each other forever.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
         members: dict[Group, list[int]] = {}

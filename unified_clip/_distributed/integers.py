@@ -10,11 +10,11 @@ from .._core.exact import UNIT, WORDS, Accumulator
 from .digests import PIECES, split
 
 Sum = tuple[Accumulator, str]
-"""The accumulator has the sum of |g|**p. The string is the dtype of the norm. The norm is the root of the sum."""
+"""(accumulator with the sum of |g|**p, dtype of the norm). The norm is the root of the sum."""
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return integers for a sum over ranks. The sums show whether the digests of all ranks match.
+    """Return integers for a sum over ranks, which shows whether the digests of all ranks match.
 
     The list contains the number 1, the pieces of the digest, and the square of each piece.
     """
@@ -25,16 +25,17 @@ def summands(digest: int | None) -> list[int]:
 
 
 def equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether all ranks have the same digest. `reduced` is the sum of `summands` over all ranks.
+    """Return whether all ranks have the same digest. Numbers are equal if and only if count * (sum of squares) ==
+    (sum)**2.
 
-    Numbers are equal if and only if count * (sum of squares) == (sum)**2.
+    reduced: The sum of `summands` over all ranks.
     """
     count, sums, squares = reduced[0], reduced[1 : 1 + PIECES], reduced[1 + PIECES :]
     return all(count * square == total * total for total, square in zip(sums, squares, strict=True))
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return this rank's integers for an all-reduce with MAX. The maxima show whether the digests of all ranks match.
+    """Return this rank's integers for an all-reduce with MAX, which shows whether the digests of all ranks match.
 
     A rank without a digest sends numbers that do not change the maxima.
     """

@@ -81,10 +81,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor for a gradient's own norm.
-
-        If the gradient is `Partial`, the ranks first sum the gradient.
-        """
+        """Return the local tensor for a gradient's own norm. A `Partial` gradient is first summed over the ranks."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
@@ -105,10 +102,7 @@ class LocalShards(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return the indices of the sums that this rank owns.
-
-        The sums are the result of `sum_terms`.
-        """
+        """Return the indices of the sums of `sum_terms` that this rank owns."""
         return []
 
     def sum_terms(self) -> list[Tensor]:
@@ -119,15 +113,12 @@ class LocalShards(ABC):
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients if the norm stays on the device. Return None if the host sums these
-        gradients.
-        """
+        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums them."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
         """Return whether other collectives come before the collective of the norm. No rank can reject a call before
-        these collectives end.
-        """
+        they end."""
         return False
 
     # -- for all frameworks
@@ -143,10 +134,8 @@ class LocalShards(ABC):
 
     @property
     def parameters(self) -> int | None:
-        """The number of all parameters, including parameters without a gradient.
-
-        The value is None if the number can differ between ranks.
-        """
+        """The number of all parameters, including parameters without a gradient, or None if it can differ between
+        ranks."""
         return self._spec.comparable(self._parameters)
 
     def check_patterns(self) -> None:
@@ -293,7 +282,7 @@ class LocalShards(ABC):
 
 
 def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
-    """Return the name, shape and placements of a parameter as text. Return None if the shape is unknown.
+    """Return the name, shape and placements of a parameter as text, or None for an unknown shape.
 
     texts: A cache, because writing placements as text takes long.
     """
@@ -315,8 +304,7 @@ def _all_reduce(
 ) -> None:
     """Replace this rank's sums by the sums over all ranks. The keys of `sums` are indices in `norm_groups`.
 
-    After an error in one process group, send the error to all later groups. Otherwise, the ranks of later groups would
-    wait.
+    An error in one process group is sent to all later groups, whose ranks would otherwise wait.
     """
     difference: ValueError | None = None
     for group, positions in by_group(norm_groups, list(sums)):

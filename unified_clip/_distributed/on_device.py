@@ -20,10 +20,8 @@ from .digests import PIECES
 from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
-"""The position of two flags in the list of integers that the first all-reduce sums.
-
-The first flag is true if norms can stay on this rank's GPU. The second flag is true if this norm stays on the GPU.
-"""
+"""The position of two flags in the integers of the first all-reduce. The first flag is true if norms can stay on this
+rank's GPU. The second flag is true if this norm stays on the GPU."""
 
 TAGS = FLAGS + 2
 
@@ -92,7 +90,7 @@ _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyD
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
-    """Return the dtype of a norm that stays on the device. Return None if the host reads the norm."""
+    """Return the dtype of a norm that stays on the device, or None if the host reads the norm."""
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype
 
@@ -115,7 +113,7 @@ def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
-    """Store the values that the ranks compared in a call. `check_last_call` reads these values at the next call."""
+    """Store the compared values of a call for `check_last_call`, which reads them at the next call."""
     if added is not None:
         _UNREAD[group] = number, added
 

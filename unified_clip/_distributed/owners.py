@@ -13,7 +13,8 @@ from .differences import REMEDY
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
     """Return whether `ownership` makes this rank the owner of a gradient. Return None if `ownership` declares nothing.
 
-    ranks: The ranks that have the gradient. first: The first rank of the process group.
+    ranks: The ranks that have the gradient.
+    first: The first rank of the process group.
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):
@@ -37,9 +38,9 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
 
 def undeclared(message: str) -> ValueError:
-    """Return a ValueError about unknown ownership. This error is not sent to other ranks.
+    """Return a ValueError about unknown ownership.
 
-    The other ranks might never start the collective that would send the error.
+    The error is not sent to other ranks, because they might never start the collective that would send it.
     """
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]

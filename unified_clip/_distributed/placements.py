@@ -38,7 +38,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_sharded(self, tensor: Any) -> bool:
-        """Return whether a tensor has a mesh and placements. A tensor without a mesh is called a plain tensor."""
+        """Return whether a tensor has a mesh and placements. All other tensors are called plain tensors."""
 
     @abstractmethod
     def ranks(self, tensor: Any) -> Ranks:
@@ -53,20 +53,20 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return False if an earlier rank in a process group has the same elements as this rank, else True.
+        """Return whether no earlier rank in a process group has the same elements as this rank. `Partial` is treated
+        like `Replicate`.
 
-        `Partial` is treated like `Replicate`. Return None if an element of the tensor might be on no rank of the group.
+        Return None if an element of the tensor might be on no rank of the group.
         """
 
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        """Return the ranks that have copies of this rank's local tensor. The placement `Replicate` creates these
-        copies.
-        """
+        """Return the ranks that have copies of this rank's local tensor because of the placement `Replicate`."""
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a distributed tensor. For `Partial` placements, return False."""
+        """Return whether this rank has all elements of a distributed tensor. The result is False for `Partial`
+        placements."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:
@@ -74,7 +74,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def reduced(self, index: int) -> Tensor:
-        """Return the local tensor of a gradient. If the gradient is `Partial`, a collective first sums the gradient."""
+        """Return the local tensor of a gradient. A collective first sums a `Partial` gradient."""
 
     @abstractmethod
     def layout(self, tensor: Any) -> str:
@@ -96,9 +96,7 @@ class DistributedGradients(LocalShards):
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
-        """A key for each gradient. If the keys of two gradients are equal, their meshes and their placements are equal.
-        None means that there is no key.
-        """
+        """A key for each gradient, or None. Gradients with equal keys have equal meshes and equal placements."""
         return [None] * len(self._gradients)
 
     def tensors_by_layout(self) -> Iterable[Any]:
@@ -110,15 +108,13 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank owns a plain tensor. Return None if the framework has no attribute that shows the
-        owner.
-        """
+        """Return whether this rank owns a plain tensor, according to the framework's attributes. Return None if they do
+        not show the owner."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return all ranks that have a copy of a plain tensor. If the framework's attributes do not show these ranks,
-        return None.
-        """
+        """Return all ranks that have a copy of a plain tensor, according to the framework's attributes. Return None for
+        unknown ranks."""
         return None
 
     # -- for all frameworks
@@ -136,7 +132,7 @@ class DistributedGradients(LocalShards):
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
         """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh.
 
-        `alone` contains only this rank.
+        alone: A sequence with only this rank.
         """
         leaf, gradient = self._leaves[index], self._gradients[index]
         mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
@@ -170,9 +166,8 @@ class DistributedGradients(LocalShards):
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
 
     def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks with copies of a gradient. Return None if there are no copies, or if the ranks are
-        unknown.
-        """
+        """Return the ranks with copies of a gradient. Return None for unknown ranks, and for a gradient without
+        copies."""
         leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
         is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
         mesh = self.ranks(gradient) if is_sharded else Ranks([here])
@@ -273,7 +268,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients that the ranks sum later. The ranks first compare the layouts."""
+        """Return the `Partial` gradients that the ranks sum later, after they have compared the layouts."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -358,7 +353,8 @@ class DistributedGradients(LocalShards):
         return is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
-        """Return `is_first` of a distributed tensor, or `is_first_within` if the group is smaller than the mesh."""
+        """Return `is_first` of a distributed tensor. If the group is smaller than the mesh, return
+        `is_first_within`."""
         ranks = self.ranks(tensor)
         if group.size < len(ranks) and (is_first := self.is_first_within(tensor, group)) is not None:
             return is_first

@@ -61,10 +61,7 @@ class Ranks(Sequence[int]):
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """For each rank in an array, return the index of the rank in this sequence.
-
-        Each rank of the array must be in this sequence.
-        """
+        """For each rank in an array, return its index in this sequence, which must contain the rank."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
@@ -91,8 +88,7 @@ class Ranks(Sequence[int]):
 def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
     """Return whether `rank` has the first copy of its elements in a process group.
 
-    Return None if a rank of the group is not on the mesh. Also return None if an element of the tensor is on no rank of
-    the group.
+    Return None if a rank of the group is not on the mesh, or if an element of the tensor is on no rank of the group.
 
     is_copied: For each dimension of the mesh, whether the ranks along the dimension have copies.
     """
@@ -105,10 +101,8 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
 
 class KeptByIdentity(Generic[V]):
-    """A cache that keeps a value while an object lives.
-
-    The value must not contain a reference to the object. Otherwise, the object would never be freed.
-    """
+    """A cache that keeps a value while an object lives. The value must not refer to the object, which would then never
+    be freed."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}

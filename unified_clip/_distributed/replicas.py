@@ -25,10 +25,8 @@ CHECK = "check_replicas"
 class Replica(NamedTuple):
     leaf: Leaf
     label: str | None
-    """The name and the shape of the gradient as text, or None if the shape is unknown.
-
-    All ranks that have a copy of the gradient have the same text.
-    """
+    """The name and the shape of the gradient as text, or None for an unknown shape. The text is equal on all ranks with
+    copies."""
 
     tensor: Tensor
     key: Hashable
@@ -56,7 +54,7 @@ class Copies(NamedTuple):
 
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the copies that the caller's `ownership` declares. If `ownership` declares no copies, return None.
+    """Return the copies that the caller's `ownership` declares, or None.
 
     mesh: The ranks of the gradient's mesh. Some ranks of the group are not on this mesh.
     """
@@ -121,7 +119,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 
 
 class CopySet(Protocol):
-    """A set of gradients. The ranks with copies compare the contents of the set."""
+    """A set of gradients whose contents the ranks with copies compare."""
 
     @property
     def key(self) -> Hashable: ...
@@ -139,8 +137,7 @@ class CopySet(Protocol):
 def summands(sets: Iterable[CopySet]) -> list[int]:
     """Return this rank's integers for an all-reduce. All sums are 0 if the copies of each set are equal.
 
-    The digest of a set includes the key of the set. Without the key, a rank that swaps the contents of two sets would
-    remain unnoticed.
+    The digest of a set includes the key of the set, to detect a rank that swaps the contents of two sets.
     """
     sums = [0] * PIECES
     for replicas in sets:

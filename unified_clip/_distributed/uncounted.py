@@ -1,8 +1,8 @@
 """Find gradients that have no owner rank.
 
-The first rank with a copy of a parameter owns its gradient. If the gradient is None on this first rank, the norm does
-not include the gradient. To detect this case, the all-reduce of the norm adds up digests of the gradients that have
-copies. If the sum is not 0, the ranks compare the gradients one by one.
+The first rank with a copy of a parameter owns its gradient. If the gradient is None on this rank, the norm does not
+include it. To detect this case, the all-reduce of the norm adds up digests of the gradients that have copies. If the
+sum is not 0, the ranks compare the gradients one by one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ def place(leaf: Leaf, are_listed: bool) -> str:
 
 
 class SharedSet(NamedTuple):
-    """A set of gradients. The same ranks have copies of all gradients in the set.
-
-    The first of these ranks owns the gradients.
-    """
+    """A set of gradients with copies on the same ranks. The first of these ranks owns the gradients."""
 
     key: Hashable
     number: int
@@ -45,10 +42,7 @@ class SharedSet(NamedTuple):
         return digest(self.identities)
 
     def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (number, place) for each gradient that has a place.
-
-        The number identifies the gradient in the process group.
-        """
+        """Yield (number in the process group, place) for each gradient that has a place."""
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
             if (place := places(index)) is not None:
@@ -59,13 +53,12 @@ class SharedSet(NamedTuple):
 class SharedGradients(NamedTuple):
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """A function that returns where a gradient is in the call, as text for an error message. If the norm is right
-    without the gradient, the result is None.
-    """
+    """A function that returns where a gradient is in the call, as text for an error message. None means that the norm
+    is right without the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Describe the gradients that no rank owns. If each gradient has an owner, return None.
+    """Describe the gradients that no rank owns. Return None if each gradient has an owner.
 
     All ranks have to call this function.
     """

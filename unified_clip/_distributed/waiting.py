@@ -18,7 +18,7 @@ INTERVAL = 1.0
 """The number of seconds between two checks of the waiting calls."""
 
 _WAITS: dict[object, tuple[float, int, Callable[[], str]]] = {}
-"""The waiting calls. The tuple of each call is (deadline, logging level, function that returns the message)."""
+"""The waiting calls, as tuples (deadline, logging level, function that returns the message)."""
 
 _STARTING = threading.Lock()
 _WATCH: list[threading.Thread] = []
@@ -39,7 +39,7 @@ def logged(patience: float, level: int, message: Callable[[], str]) -> Iterator[
 
 
 def _start() -> None:
-    """Start the thread that logs. A forked process does not inherit the thread, and starts a new thread."""
+    """Start the thread that logs. A forked process starts a new thread, because it does not inherit this one."""
     with _STARTING:
         if not any(thread.is_alive() for thread in _WATCH):
             _WATCH[:] = [threading.Thread(target=_watch, name="unified_clip waits", daemon=True)]

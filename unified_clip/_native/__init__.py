@@ -2,8 +2,8 @@
 NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. With UNIFIED_CLIP_NATIVE=1, missing kernels are an error, also during
-installation. Suppose that the variable is not set, and that Python imports a clone without kernels. If an installed
-copy has kernels, a warning names the installed copy.
+installation. Without the variable, Python can import a clone without kernels although an installed copy has kernels. A
+warning then names the installed copy.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def _load() -> ModuleType | None:
 
 
 def _warn_in_clone() -> None:
-    """If the installed package has compiled kernels, warn that Python imported this clone of the repository instead.
+    """Warn that Python imported this clone of the repository, although the installed package has compiled kernels.
 
-    If `PYTHONSAFEPATH` is set, do not warn, because the user or a worker chose the clone.
+    With `PYTHONSAFEPATH`, do not warn, because the user or a worker chose the clone.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return
@@ -69,4 +69,4 @@ def _installed_kernels() -> Path | None:
 
 
 KERNELS = _load()
-"""The extension module with the compiled kernels. If the value is None, NumPy replaces the kernels."""
+"""The extension module with the compiled kernels. None means that NumPy replaces the kernels."""

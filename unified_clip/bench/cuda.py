@@ -20,7 +20,7 @@ class NoDeviceError(Exception):
 def pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for PyTorch on a CUDA device.
 
-    If Triton supports the device, each clip is measured with and without unified_clip's Triton kernels.
+    On a device that Triton supports, each clip is measured with and without unified_clip's Triton kernels.
     """
     import torch
 

@@ -46,8 +46,7 @@ LISTS: Mapping[str, Sequence[Shape]] = {
     "GPT-2": gpt2(),
     "Llama-7B-layer": llama_layer(),
 }
-"""The shapes of each list. Small lists come first. After a large list, a framework could reuse the memory of this list
-for a smaller list."""
+"""The shapes of each list. Small lists come first, because a framework could reuse the memory of a large list."""
 
 LISTS_ON_GPU = ("ResNet-50", "GPT-2", "Llama-7B-layer")
 """The lists that are measured on a GPU by default."""

@@ -33,12 +33,12 @@ class Pair(NamedTuple):
     """
 
     native_name: str
-    """The name of the framework's function, or '' if the framework has none."""
+    """The name of the framework's function, or '' without such a function."""
 
     prepare: Callable[[], Any]
     unified: Call
     native: Call | None = None
-    """The framework's function, or None if the framework has none."""
+    """The framework's function, or None without such a function."""
 
     in_place: bool = False
 
@@ -98,7 +98,7 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure how fast threads read the gradients, and how fast threads read and write the gradients.
+    """Measure two speeds of threads: reading the gradients, and reading and writing them.
 
     Return an entry of bench.json with the number of bytes and the quartiles of the times in milliseconds.
 

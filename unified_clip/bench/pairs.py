@@ -53,7 +53,8 @@ def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any
 
 
 def numpy_pairs(arrays: Sequence[Array]) -> Pairs:
-    """NumPy has no clip function, so the pairs use plain NumPy code."""
+    """Return the pairs of functions to time for NumPy. NumPy has no clip function, so the pairs use plain NumPy
+    code."""
     import unified_clip.numpy as uc
 
     grads: list[Any] = [array.copy() for array in arrays]
@@ -213,7 +214,7 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
     """Return a function that clips gradients in a static program of Paddle.
 
-    The function ignores its argument, and returns the program's result tensors without copying them.
+    The function ignores its argument, and returns the program's result tensors without a copy.
     """
     import paddle
 

@@ -58,8 +58,7 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 
 
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], kind: str) -> float:
-    """Return unified_clip's smallest median time in the rows that have the same framework, list and dtype as the row
-    `like`.
+    """Return unified_clip's smallest median time in the rows with the framework, list and dtype of the row `like`.
 
     kind: The measurement, such as "clipped" or "norm alone".
     """

@@ -30,7 +30,7 @@ def command(framework: str) -> list[str]:
 def run(options: Options, progress: Callable[[str, int], Any] = lambda framework, count: None) -> dict[str, Any]:
     """Run all measurements, one framework after the other, and return the content of bench.json.
 
-    docs/performance.md describes bench.json. If a framework fails, "failed" contains the reason.
+    docs/performance.md describes bench.json. For a framework that fails, "failed" contains the reason.
 
     progress: A function that gets the name of a framework and the number of its new results.
     """
@@ -64,8 +64,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run the worker of a framework, and call `add` with each result. Return the worker's error, or '' if there is
-    none."""
+    """Run the worker of a framework, and call `add` with each result. Return the worker's error, or ''."""
     environment = dict.fromkeys(THREADS, str(options.threads))
     arguments = [*command(framework), json.dumps(asdict(options))]
 

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def results(name: str, options: Options) -> Iterator[dict[str, Any]]:
-    """Yield parts of bench.json: the versions, the device if it is not the CPU, and each measurement.
+    """Yield parts of bench.json: the versions, the device (unless it is the CPU), and each measurement.
 
     If a package or the device is missing, yield only {"missing": {name: reason}}.
     """

@@ -88,7 +88,7 @@ def clip_(
 
 
 def _listed(parameters: Any) -> Any:
-    """Replace the iterators in a container by lists, because an iterator can be read only once."""
+    """Replace the iterators in a container by lists, which can be read more than once."""
     if isinstance(parameters, Mapping):
         return {key: _listed(value) for key, value in parameters.items()}
     if type(parameters) is tuple:
@@ -98,8 +98,10 @@ def _listed(parameters: Any) -> Any:
 
 @contextmanager
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
-    """Set the gradients of the parameters to None inside a `with` block. The parameters stay in their list, because
-    names can depend on positions."""
+    """Set the gradients of the parameters to None inside a `with` block.
+
+    The parameters stay in their list, because names can depend on positions.
+    """
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

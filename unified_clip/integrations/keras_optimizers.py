@@ -29,14 +29,16 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""`Attached` replaces these methods of the optimizer. Keras calls `_clip_gradients` once for each update, after
-gradients are averaged and unscaled, and before weight decay. If a batch only accumulates gradients, Keras on JAX also
-calls `_clip_gradients`, and does not use the result. `fit` calls `finalize_variable_values` at its end.
+"""`Attached` replaces these methods of the optimizer.
+
+Keras calls `_clip_gradients` once for each update, after gradients are averaged and unscaled, and before weight decay.
+For a batch that only accumulates gradients, Keras on JAX also calls `_clip_gradients`, and ignores the result. `fit`
+calls `finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that adds up the gradients of all replicas. On TensorFlow, `Attached` replaces this method, because Keras
-adds up the gradients after the clip."""
+"""The method that adds up the gradients of all replicas. `Attached` replaces it on TensorFlow, where Keras adds up the
+gradients after the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
@@ -278,9 +280,8 @@ class Attached(AbstractContextManager[Any, None]):
         return clipped
 
     def _is_discarded(self) -> bool:
-        """Return whether Keras on JAX accumulates the gradients of this batch without an update. Keras then does not
-        use the clipped gradients.
-        """
+        """Return whether Keras on JAX only accumulates the gradients of this batch. Keras then ignores the clipped
+        gradients."""
         every = self._optimizer.gradient_accumulation_steps
         if not every or keras.backend.backend() != "jax":
             return False
@@ -334,7 +335,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
 
 
 class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras
-    """A variable that remembers its last value. During `fit` on JAX, Keras removes the current value of variables."""
+    """A variable that remembers its last value, because Keras removes the current value during `fit` on JAX."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_value" and value is None and self._value is not None:
@@ -343,10 +344,8 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return the value of a variable.
-
-    During `fit` on JAX, and after a failed `fit`, the result is the value at the start of the epoch.
-    """
+    """Return the value of a variable. During `fit` on JAX, and after a failed `fit`, this is the value at the start of
+    the epoch."""
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

@@ -189,8 +189,9 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             pl_module.log_dict(monitor.metrics(clipper, prefix))
 
     def _count_step(self, trainer: Any, optimizer: Any) -> int:
-        """Return the number of this optimizer's steps, including this step. Lightning's `global_step` adds up the steps
-        of all optimizers.
+        """Return the number of this optimizer's steps, including this step.
+
+        Lightning's `global_step` adds up the steps of all optimizers.
         """
         if len(trainer.optimizers) == 1:
             return int(trainer.global_step) + 1

@@ -33,18 +33,15 @@ class ClipState(NamedTuple):
     """The outcome of the last step, in JAX's default type: float64 with x64, and float32 without x64."""
 
     recent: Any
-    """For each of the last 100 steps: 1 if a gradient changed, 0 if no gradient changed, and -1 if this is unknown. A
-    new value replaces the oldest value. The dtype is int8.
-    """
+    """For each of the last 100 steps: 1 if a gradient changed, 0 if no gradient changed, and -1 if this is unknown. The
+    dtype is int8. A new value replaces the oldest value."""
 
     inner: Any
-    """The state of the optimizer that was passed to `as_optax`, or an empty state if no optimizer was passed."""
+    """The state of the optimizer that was passed to `as_optax`. Without an optimizer, the state is empty."""
 
     adaptive: Any = ()
-    """The state of each adaptive rule, as int32 words.
-
-    JAX without x64 has no float64. Two int32 numbers contain the bits of one float64.
-    """
+    """The state of each adaptive rule, as int32 words, because JAX without x64 has no float64. Two words contain the
+    bits of one float64."""
 
 
 def transformation(
@@ -52,7 +49,7 @@ def transformation(
 ) -> optax.GradientTransformationExtraArgs:
     """Return a transformation that clips updates.
 
-    optimizer: The transformation that is applied after the clip. If nonfinite is "skip", an optimizer is required.
+    optimizer: The transformation that is applied after the clip. It is required if nonfinite is "skip".
     process_group: The names of the axes along which updates are sharded. 'auto' reads the sharding of the arrays. None
         means that each device has complete updates.
     """

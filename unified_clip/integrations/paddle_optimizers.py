@@ -23,10 +23,7 @@ UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)
 
 
 class GradClip(OutcomeProperties, OptimizerClip):
-    """A clip for `grad_clip=` of one Paddle optimizer.
-
-    If the optimizer has several groups of parameters, each group is clipped by its own norm.
-    """
+    """A clip for `grad_clip=` of one Paddle optimizer. Each group of parameters is clipped by its own norm."""
 
     _clipper: Clipper
 
@@ -119,10 +116,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped = set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program.
-
-        The program clips every time it runs. Adding the clip to the program does not increase `step`.
-        """
+        """Add a clip to a static program. The program clips every time it runs, but `step` does not increase here."""
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(
@@ -152,8 +146,10 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Map Paddle's name of each parameter to its name in `names`. A static program has its own parameter objects, but
-    the same names of Paddle."""
+    """Map Paddle's name of each parameter to its name in `names`.
+
+    A static program has its own parameter objects, but the same names of Paddle.
+    """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -167,7 +163,7 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
     """Return a function that returns the name of a gradient.
 
-    needs_all: Whether the configuration has patterns of names. If True, a parameter without a name raises ValueError.
+    needs_all: Whether the configuration has patterns of names. Then a parameter without a name raises ValueError.
     """
     names = by_own_name or {}
     known = {*names, *names.values()}  # the clipper also looks up the names that this function returned

@@ -1,6 +1,4 @@
-"""Store the outcome of a step in arrays. A graph can return arrays, and the state of an optimizer can contain
-arrays.
-"""
+"""Store the outcome of a step in arrays, which a graph can return and the state of an optimizer can contain."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ class LastStep(NamedTuple):
     norm_clipped: float | None
     coef: float | None
     clipped: bool | None
-    """Whether a gradient changed. The value is None if the step was skipped, or if the effect of the clip is
-    unknown."""
+    """Whether a gradient changed. None means that the step was skipped, or that the effect of the clip is unknown."""
 
     skipped: bool
 
@@ -45,9 +42,10 @@ class LastStep(NamedTuple):
         return f"step {self.step}: {words}"
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs. Unknown numbers are left
+        out.
 
-        The dict has no entry for an unknown number. `prefix`: the text before each name, such as "train/".
+        prefix: The text before each name, such as "train/".
         """
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
@@ -65,11 +63,11 @@ class OutcomeArrays(NamedTuple):
 
 
 UNKNOWN = -1
-"""The value of `clipped` if no step was made, or if the effect of the step is unknown."""
+"""The value of `clipped` before the first step, and for a step with an unknown effect."""
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite="skip", the integration itself skips steps."""
+    """Return a clipper that never skips a step. With nonfinite="skip", the integration skips the step instead."""
     if not isinstance(settings, Settings):
         raise TypeError(
             f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
@@ -80,9 +78,8 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
 
 Anywhere = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""A function that reduces flags over ranks. The arguments are the local shards, and a flag for each shard. The result
-is true if a flag is true on any rank.
-"""
+"""A function that combines flags over ranks. It takes the local shards, and a flag for each shard. The result is true
+if a flag is true on any rank."""
 
 
 def outcome_arrays(
@@ -96,7 +93,7 @@ def outcome_arrays(
 
     np: The framework's module with the functions of NumPy, such as `jax.numpy`.
     gradients: (gradient before the clip, gradient after the clip) tuples.
-    anywhere: A function that combines the flags of all ranks. This function is required if gradients can be sharded.
+    anywhere: A function that combines the flags of all ranks. It is required for gradients that can be sharded.
     """
     _, norm, coef, finite, _ = traced
     finite, unknown = finite > 0.0, np.full_like(norm, -1.0)

@@ -11,7 +11,7 @@ INSTEAD = {
     "XLA": "max_grad_norm of TrainingArguments, or accelerator.clip_grad_norm_ in a training loop of your own",
     "XLAStrategy": "gradient_clip_val of the Trainer",
 }
-"""The setting that makes a training engine clip. The keys are names of engines in Accelerate or Lightning."""
+"""Maps engines of Accelerate or Lightning to the setting that makes the engine clip."""
 
 TWO_CALLBACKS = (
     "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, set "

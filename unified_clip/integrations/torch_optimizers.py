@@ -135,11 +135,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Clip before the step.
+        """Clip before the step. A closure is replaced by a closure that clips.
 
-        If the step has a closure, replace the closure by a closure that clips. The `step` of a subclass can call the
-        `step` of its base class. PyTorch then calls this hook twice, and the second call must not clip. The stored
-        stack frame identifies the outer call. A boolean attribute would stay True after a step that raises an error.
+        The `step` of a subclass can call the `step` of its base class. PyTorch then calls this hook twice, and the
+        second call must not clip. The stored stack frame identifies the outer call. A boolean attribute would stay True
+        after a step that raises an error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -161,10 +161,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._outermost = None
 
     def _clip(self, optimizer: Any, step: int) -> None:
-        """Clip the gradients of the optimizer.
-
-        If a closure runs several times in one step, this method clips each time.
-        """
+        """Clip the gradients of the optimizer. A closure that runs several times in one step clips each time."""
         found_inf = getattr(optimizer, "found_inf", None)  # GradScaler sets this and grad_scale on fused optimizers
         if found_inf is not None and torch_scaling.is_skipped([found_inf], self._config):
             return
@@ -177,7 +174,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             self._clipper.clip_(parameters, step=step)
 
     def _look_up_names(self, optimizer: torch.optim.Optimizer, remedy: str) -> None:
-        """Store the parameter names. Patterns in the configuration need names.
+        """Store the parameter names, which patterns in the configuration need.
 
         This method is called at the first step, and again after `add_param_group`.
         """
@@ -220,7 +217,7 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 def _is_after_a_step(state: Any) -> bool:
     """Return whether the state of an optimizer shows that a step was made.
 
-    A state alone does not show this: Adagrad has a state before the first step.
+    The existence of a state is not enough, because Adagrad has a state before the first step.
     """
     return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
@@ -247,8 +244,7 @@ def _inner(optimizer: Any) -> Any:
 def _only_creates_state(frame: FrameType | None) -> bool:
     """Return whether `torch.distributed.checkpoint` makes this step.
 
-    If the state of an optimizer is missing, `torch.distributed.checkpoint` creates the state by a step with gradients
-    of 0.
+    It creates the missing state of an optimizer by a step with gradients of 0.
     """
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)

@@ -26,15 +26,15 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    This function waits for the GPU if the scaler waits for the GPU. With nonfinite="raise" or "skip", the function
-    always waits. Otherwise, flags on a GPU are ignored.
+    This function waits for the GPU if the scaler waits, and always with nonfinite="raise" or "skip". Otherwise, flags
+    on a GPU are ignored.
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
 
 
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
-    """Return whether the scaler skips the step. If reading a flag on a GPU adds a wait, the flag is ignored.
+    """Return whether the scaler skips the step. A flag on a GPU is ignored if reading it would add a wait.
 
     flags: The result of `unscale`.
     waits: Whether the scaler waits for the GPU anyway.
@@ -47,7 +47,7 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
     """Unscale gradients in place before the `with` block, because a fused optimizer would unscale after the clip.
 
-    If the block raises an error, multiply the gradients by the scale again.
+    After an error in the block, the gradients are multiplied by the scale again.
     """
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:

@@ -106,11 +106,10 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     @property
     def clip_state(self) -> dict[str, Any]:
-        """The state of the clip.
+        """The state of the clip. The trainer sets this attribute when it restores callbacks from a checkpoint.
 
-        The trainer sets this attribute when it restores callbacks from a checkpoint. The trainer then replaces the
-        user's callback by a new callback. Both callbacks share their attributes. So the user can still read `last` from
-        the old callback, and the new callback has the process group.
+        The trainer then replaces the user's callback by a new callback, which shares its attributes. So the user can
+        still read `last` from the old callback, and the new callback has the process group.
         """
         return self.state_dict()
 

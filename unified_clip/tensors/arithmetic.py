@@ -34,13 +34,12 @@ FORMATS = {
     "complex64": Format(24, -126, 127, 4),
     "complex128": Format(53, -1022, 1023, 8),
 }
-"""The format of each dtype. The format of a complex dtype describes one part: the real or the imaginary part."""
+"""The format of each dtype. For a complex dtype, this is the format of the real or imaginary part."""
 
 
 def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
-    """Return a fraction or its square root, rounded to `dtype` with ties to even.
-
-    If the result is too large for `dtype`, return inf.
+    """Return a fraction or its square root, rounded to `dtype` with ties to even. A result that is too large becomes
+    inf.
 
     square: A Fraction that is not negative.
     degree: 1 to round the fraction, 2 to round the square root of the fraction.
@@ -122,10 +121,8 @@ LIMB = 18
 """The number of bits of a limb. A float64 significand is split into three limbs."""
 
 CHUNK = 1 << 15
-"""The number of elements that are summed at a time.
-
-With more elements, a sum in float64 could exceed 2**53. Then the sum would be rounded.
-"""
+"""The number of elements that are summed at a time. With more elements, a float64 sum could exceed 2**53, and be
+rounded."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
@@ -152,9 +149,9 @@ def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def root(total: Fraction, p: float, dtype: str) -> float:
-    """Return total**(1 / p) rounded to `dtype`, with ties to even, or inf if the result is too large.
+    """Return total**(1 / p) rounded to `dtype`, with ties to even. A result that is too large becomes inf.
 
-    Unless p is 1 or 2, the root is computed with 60 digits, and then rounded.
+    If p is neither 1 nor 2, the root is computed with 60 digits, and then rounded.
     """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)

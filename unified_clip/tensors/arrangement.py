@@ -13,8 +13,8 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""The fingerprints of a weight. The first is for the stored order of axes, and the second is for the flattened weight.
-Then one fingerprint follows for each other order in `axis_orders`."""
+"""The fingerprints of a weight. The first fingerprint is for the stored order of axes, and the second is for the
+flattened weight. The next fingerprints are for the remaining orders in `axis_orders`."""
 
 Order = Literal["same", "transposed", "reshaped", "other"]
 
@@ -26,8 +26,7 @@ CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "to
 """Whether the convolution kernels of a framework have their channels on the last axes."""
 
 SAME_TOLERANCE = 1e-6
-"""Fingerprints of equal weights can differ by rounding. The largest possible difference is this number times the norm
-of the weight."""
+"""The largest difference between fingerprints of equal weights, divided by the norm of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
@@ -57,7 +56,7 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 
 
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
-    """Return (sum of the elements, sum of their cubes) of a matrix. If the weight is not a real matrix, return None.
+    """Return (sum of the elements, sum of their cubes) of a real matrix. For any other weight, return None.
 
     Two matrices with the same norm and the same sums have the same elements, maybe in different orders. For example,
     frameworks store the gates of a GRU in different orders.
@@ -71,7 +70,10 @@ def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
 
 
 def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
-    """Return whether `a` and `b`, two results of `sums_of`, are close. `norm` is the norm of the matrices."""
+    """Return whether two matrices with the same norm probably have the same elements.
+
+    a, b: Results of `sums_of`.
+    """
     return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
 
 
@@ -122,7 +124,7 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """For each of two weights, return whether the weight can be a convolution kernel with channels last."""
+    """For each of two weights, return whether it can be a convolution kernel with channels last."""
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
 
@@ -133,8 +135,8 @@ def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks
     The result is "transposed" if the weights differ only by the usual order of axes in each framework. The result is
     "reshaped" if the weights are equal only after both are flattened.
 
-    norm: The norm of each weight. Both weights must have the same norm.
-    frameworks: The framework of each weight, or None if the framework is unknown.
+    norm: The norm of the weights, which must be the same.
+    frameworks: The framework of each weight, or None for an unknown framework.
     """
     tolerance = SAME_TOLERANCE * norm
     if abs(a[0] - b[0]) <= tolerance:

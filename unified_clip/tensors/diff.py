@@ -22,14 +22,14 @@ def describe(
 ) -> str:
     """Describe the gradients that differ by more than `max_ulp` and `rtol`. If all gradients agree, return ''.
 
-    If the names of the gradients differ, the text describes only the names. Gradients with different dtypes or shapes
-    always differ. A sparse gradient is compared in its dense form.
+    If the names differ, the text describes only the names. Gradients with different dtypes or shapes always differ. A
+    sparse gradient is compared in its dense form.
 
     left, right: The gradients to compare, by name.
-    sides: How the text calls `left` and `right`. An example is ("unified_clip", "expected").
+    sides: Names of `left` and `right` for the text, such as ("unified_clip", "expected").
     max_ulp: The largest allowed distance of two elements, in ULP.
     rtol: The largest allowed difference of two elements, divided by the largest finite element of the gradient in
-        `right`. If `rtol` is 0, only `max_ulp` is used.
+        `right`. With 0, only `max_ulp` is used.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)

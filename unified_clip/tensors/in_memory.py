@@ -14,7 +14,7 @@ from .types import STORAGE, Gradient
 
 
 def read_container(container: Any) -> dict[str, Gradient]:
-    """Return the gradients in a container, in the order of the container. The keys are the names of the gradients.
+    """Return the gradients in a container by name, in the order of the container.
 
     A gradient without a name is named after its position, such as "gradient 0". A repeated name gets a number: "w (2)".
 

@@ -21,7 +21,7 @@ def norm_dtype(gradients: Sequence[Dense]) -> str:
 def exact_norm(gradients: Sequence[Dense], p: float, dtype: str) -> float:
     """Return the p-norm over all elements of all gradients, computed exactly and rounded once to `dtype`.
 
-    Real and imaginary parts are separate elements. Unless p is 1, 2 or inf, the norm is computed with 60 digits. A NaN
+    Real and imaginary parts are separate elements. If p is not 1, 2 or inf, the norm is computed with 60 digits. A NaN
     element makes the norm NaN. An infinite element makes the norm infinite.
     """
     parts = [_part(gradient, p) for gradient in gradients]

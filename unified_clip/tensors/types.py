@@ -25,8 +25,8 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""The stages of a clip. At the stage "update", `parity` compares the parameters after a step, and `verify` compares the
-changes of the parameters."""
+"""The stages of a clip. At the stage "update", `parity` compares the parameters after a step, and `verify` compares
+their changes."""
 
 
 class UnreadableError(CodedError, code="UC701"):
@@ -55,8 +55,7 @@ class Dense:
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
     def bits(self) -> npt.NDArray[Any]:
-        """Return the bit patterns of the elements as unsigned integers. All NaN elements get one bit pattern, whatever
-        their bits are."""
+        """Return the bit patterns of the elements as unsigned integers. All NaN elements have one bit pattern."""
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)
         if not is_nan.any():
@@ -93,7 +92,7 @@ def to_numpy(tensor: Dense) -> npt.NDArray[Any]:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Dense:
-    """Return a copy of an array as a tensor. The array can be big-endian or little-endian."""
+    """Return a copy of an array as a tensor. The array can have any byte order."""
     name = name_of(array.dtype)
     if name == "bfloat16":
         return Dense(name, np.array(array.view(np.uint16)))
@@ -102,7 +101,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype. np.savez and h5py write bfloat16 as V2, so the name of V2 is "bfloat16"."""
+    """Return the name of a NumPy dtype. V2 is named "bfloat16", because np.savez and h5py write bfloat16 as V2."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 
@@ -122,7 +121,7 @@ def encode(values: Float64s, dtype: str) -> Dense:
 
 
 def densify(gradient: Gradient) -> Dense | None:
-    """Return the dense form of a sparse gradient. A dense gradient, or None, is returned unchanged.
+    """Return the dense form of a sparse gradient. Other values are returned unchanged.
 
     Repeated rows are summed exactly and rounded once. Rows outside the shape are dropped. Results are cached.
     """

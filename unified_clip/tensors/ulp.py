@@ -15,9 +15,9 @@ Bits = npt.NDArray[np.unsignedinteger]
 
 
 def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
-    """Return the largest distance in ULP between two lists of tensors of the same dtypes and shapes.
+    """Return the largest distance in ULP between two lists of tensors of the same dtypes and shapes, or 0.
 
-    The result is 0 if nothing differs. If one of two tensors at a position is None, the position is ignored.
+    A position with None in one of the lists is ignored.
     """
     pairs = zip(left, right, strict=True)
     distances = (differences(a, b)[1] for a, b in pairs if a is not None and b is not None)

@@ -209,9 +209,9 @@ def _read_dataset(name: str, dataset: Any) -> Gradient:
 
 
 def _check_chunks(name: str, dataset: Any) -> None:
-    """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk is larger than the dataset's chunk size.
+    """Raise UnreadableError if an HDF5 dataset lacks chunks, or if a chunk is too large after decompression.
 
-    HDF5 does not check this. Only a chunk that is compressed with gzip can be too large after decompression.
+    HDF5 does not check this. Only a chunk that is compressed with gzip can be too large.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]
@@ -294,8 +294,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 def with_line(error: BaseException, path: Path) -> str:
-    """Return an exception as text. If the traceback contains the file `path`, the text contains the line in the
-    file."""
+    """Return an exception as text, with the line of the file `path` if the traceback contains the file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line, text = lines[-1] if lines else None, describe_exception(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):

@@ -29,11 +29,11 @@ class Item(NamedTuple):
     get: Callable[[], Gradient]
 
     shape: Sequence[int] = ()
-    """The shape of the tensor. For a sparse tensor, the shape is the shape of the dense form."""
+    """The shape of the tensor. A sparse tensor has the shape of its dense form."""
 
     @property
     def size(self) -> int:
-        """Return the size in bytes. For a sparse tensor, return the size of the dense form."""
+        """Return the size in bytes. A sparse tensor has the size of its dense form."""
         return math.prod(self.shape) * np.dtype(STORAGE[self.dtype]).itemsize * (2 if self.dtype in PARTS else 1)
 
 
@@ -51,8 +51,8 @@ def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = N
 
     Booleans, integers and text are left out. An int64 tensor is yielded only if `only` contains its full name.
 
-    file_size: The size of the file in bytes. If the size is given, all shapes and sizes are checked before any tensor
-        is read.
+    file_size: The size of the file in bytes. With this size, all shapes and sizes are checked before any tensor is
+        read.
 
     Raise UnreadableError for a wrong name, dtype or pattern. Raise LimitError for impossible shapes and sizes.
     """
@@ -124,7 +124,7 @@ def flatten(
     Values that are not tensors are left out.
 
     name: The name of `value`. All yielded names begin with this name.
-    tree: Limits on nesting, entries and names. If a limit is exceeded, raise LimitError.
+    tree: Limits on nesting, entries and names, which raise LimitError.
     """
     tree = tree or Tree()
     levels = [iter([(name, value)])]

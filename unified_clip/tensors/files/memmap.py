@@ -1,6 +1,6 @@
 """Memory-map tensors in their files, so that a file of 10 GB takes no memory until its tensors are used.
 
-If a tensor cannot be mapped in the original file, the tensor is first written to a scratch directory.
+A tensor that cannot be mapped in the original file is first written to a scratch directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Raw = npt.NDArray[np.uint8]
 """The bytes of a file."""
 
 Entry = Any
-"""JSON data with the position of a gradient in a file. For the gradient None, the value is None."""
+"""JSON data with the position of a gradient in a file, or None for the gradient None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
 """Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""
@@ -34,7 +34,7 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as a mapped array of bytes. Map a file only once, because each map keeps the file open."""
+    """Return a file as a mapped array of bytes. Map each file only once, because every map keeps the file open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
@@ -43,9 +43,9 @@ def read_or_map(path: Path) -> Raw:
 
 
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
-    """Return the tensor that starts at the byte `start` of a file. The array of the tensor is a view of `raw`.
+    """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
 
-    If `raw` is a memory map, the array is a memory map with `start` as its attribute `offset`.
+    For a memory map `raw`, the array is a memory map with `start` as its attribute `offset`.
     """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)
     size = math.prod(whole) * np.dtype(STORAGE[dtype]).itemsize
@@ -58,8 +58,7 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
 def append(file: IO[bytes], gradient: Gradient) -> Entry:
     """Write a gradient to a file, and return an entry from which `at` reads the gradient.
 
-    If a contiguous tensor is mapped from another file, the tensor is not copied, and the entry contains the path of the
-    other file.
+    A contiguous tensor that is mapped from another file is not copied. Its entry contains the path of the other file.
     """
     if gradient is None:
         return None

@@ -25,8 +25,8 @@ LOCAL_HEADER = 30
 extra field."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""Maps a version of the npy format to the function that reads the header. Only structured arrays need newer
-versions."""
+"""Maps a version of the npy format to the function that reads the header. Newer versions are only for structured
+arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:

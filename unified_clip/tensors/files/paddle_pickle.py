@@ -26,7 +26,7 @@ LONG = 1 << 16
 frames."""
 
 _Unpickler: Any = pickle._Unpickler
-"""Python's own unpickler. The unpickler in C has no methods that a subclass can replace."""
+"""Python's own unpickler. In the unpickler in C, a subclass cannot replace the methods."""
 
 LONGEST_CODE = 16
 """The largest number of characters in NumPy's code for a dtype, such as `f4`."""
@@ -38,15 +38,15 @@ NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write. These opcodes can create objects, or reserve too much memory."""
+"""Opcodes that `paddle.save` does not write. They can create objects, or reserve too much memory."""
 
 SLICED = "UnpackBigParamInfor@@"
-"""The key that marks a dict with sliced tensors. With a pickle protocol below 4, `paddle.save` slices tensors of more
-than 1 GiB."""
+"""The key that marks a dict with sliced tensors. Below pickle protocol 4, `paddle.save` slices tensors of more than 1
+GiB."""
 
 
 class Dtype:
-    """In Paddle's pickles, the code of uint16 means bfloat16, because Paddle has no uint16."""
+    """A dtype in Paddle's pickles. The code of uint16 means bfloat16, because Paddle has no uint16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:
@@ -61,7 +61,7 @@ class Array:
     """A replacement for np.ndarray while a pickle is read."""
 
     def __init__(self, *empty: Any) -> None:
-        """Ignore the arguments, which describe an empty array. The method `__setstate__` sets all attributes."""
+        """Ignore the arguments, which describe an empty array. `__setstate__` sets all attributes."""
 
     def __setstate__(self, state: tuple[int, tuple[int, ...], Dtype, bool, bytes | Raw]) -> None:
         _, self.shape, dtype, self.in_columns, self.data = state
@@ -87,10 +87,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 
 
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Replaces OrderedDict in a pickle. Return a dict of the pairs.
-
-    Pickles of Python 2 pass the pairs as an argument.
-    """
+    """Return a dict of the pairs, in place of an OrderedDict. Pickles of Python 2 pass the pairs as an argument."""
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
 
@@ -111,7 +108,7 @@ OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.c
 
 
 class Whole:
-    """A read fails if the file has too few bytes."""
+    """A file whose reads fail if the file has too few bytes."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -148,8 +145,8 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and list entries passed to calls so far. A limit on this number prevents a small
-        file from filling the memory."""
+        """The number of characters and list entries passed to calls so far. A limit prevents a small file from filling
+        the memory."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

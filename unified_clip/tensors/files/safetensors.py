@@ -37,7 +37,7 @@ class TensorEntry(NamedTuple):
     dtype: str
     shape: Sequence[int]
     start: int
-    """The position of the first byte in the file. `stop` is the position after the last byte."""
+    """`start` and `stop` are the position of the first byte in the file, and the position after the last byte."""
 
     stop: int
 
@@ -77,7 +77,7 @@ def items(path: Path) -> Iterator[Item]:
 
 
 def load(path: Path) -> dict[str, Dense]:
-    """Return the tensors in a safetensors file that unified_clip wrote. The keys are the names of the tensors.
+    """Return the tensors in a safetensors file that unified_clip wrote, by name.
 
     The indices and the values of a sparse gradient stay separate. A changed or removed file raises UnreadableError.
     """
@@ -126,7 +126,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return the shape of each sparse gradient from the metadata. The keys are the names of the gradients."""
+    """Return the shape of each sparse gradient from the metadata, by name."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):

@@ -22,7 +22,7 @@ class TensorConverter(Protocol):
         return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
-        """Return a framework's tensor as `Dense`, or as `Sparse` if the tensor stores only some rows."""
+        """Return a framework's tensor as `Dense`. A tensor that stores only some rows becomes `Sparse`."""
 
     def make(self, gradient: Gradient) -> Any:
         if gradient is None:

@@ -19,8 +19,7 @@ class Converter(TensorConverter):
     def sparse(self, tensor: Sparse) -> Any:
         """Return a SelectedRows, Paddle's type of sparse gradient.
 
-        Paddle creates SelectedRows only in the backward pass of an embedding, so this method runs the backward pass of
-        an embedding.
+        The method runs the backward pass of an embedding, because Paddle creates SelectedRows only there.
         """
         weight = paddle.zeros(tensor.shape, tensor.dtype)
         weight.stop_gradient = False
