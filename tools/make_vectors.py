@@ -24,7 +24,7 @@ from unified_clip.tensors.types import Gradient, Sparse
 VECTORS = Path(__file__).parents[1] / "conformance"
 
 NORM_ULPS, GRADIENT_ULPS = 1, 3
-"""The largest accepted errors for norm types other than 1, 2 and inf: of the norm, and of gradients scaled by it."""
+"""The largest accepted errors of the norm and of the clipped gradients, for norm types other than 1, 2 and inf."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,8 +32,8 @@ Array = npt.NDArray[np.float32]
 RANDOM = np.random.default_rng(9)
 
 ROWS, HYBRID, PLAIN = "rows", "hybrid", "plain"
-"""The layouts of a gradient: sharded along its first axis over all processes, sharded over two processes with copies on
-the others, or a plain tensor on every process.
+"""The layouts of a gradient. ROWS: sharded along its first axis over all processes. HYBRID: sharded over two processes,
+with copies on other processes. PLAIN: a plain tensor on every process.
 """
 
 

@@ -220,7 +220,7 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: any pytree of arrays and None.
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        use_norm: The norm to use instead of n, if you have measured it before: a number, or an array with one element.
+        use_norm: A norm to use instead of n: a number, or an array with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
@@ -275,10 +275,11 @@ def clip_by_norm(
     Let n be the 2-norm. The array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: An array of any shape, dense or sparse. For None, the result is None.
+        t: An array of any shape, dense or sparse. A sparse array is clipped like its dense form, and stays sparse. For
+            None, the result is None.
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None means all axes. A sparse array is clipped like its dense form, and stays sparse.
+            None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
@@ -324,7 +325,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not an array. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. No integer of
             the dtype of `t` is within the bounds. `t` is sparse, and a bound is an array. `t` is sparse, and the bounds
             exclude 0.
 
@@ -394,9 +395,9 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. For these parameters, the clip takes precedence over the default
-            clip, even if the default clip is set later. Only weak references to the parameters are kept. None: set the
-            default clip, for parameters that do not have their own clip.
+        param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
+            them. Only weak references to the parameters are kept. None sets the default clip, for parameters without
+            their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -453,9 +454,8 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
-            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
-            same.
+        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
+            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
 
     Raises:
         TypeError: A bound is not a number, or is an array whose value is unknown (on a GPU or in a graph). need_clip is
@@ -483,9 +483,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or an array with one element. inf means no limit.
-        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
-            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
-            same.
+        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
+            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the
@@ -523,9 +522,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
-            parameter is not clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter
-            to False, the effect is the same.
+        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
+            not clipped, and is not part of the norm. The attribute `need_clip = False` of a parameter has the same
+            effect.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which the gradients are
             sharded. None means that each device has complete gradients. 'auto' reads the axes from the types of arrays.
             In `pmap`, and in `shard_map` with `check_vma=False`, types do not have the axes, so you have to pass the

@@ -79,9 +79,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     """Decide whether this rank owns a parameter.
 
     A parameter can be on a part of a device mesh, or on no mesh. Along a dimension in `distinct`, no two ranks have the
-    same parameter, and every rank owns the parameters that it has. Along each dimension of `root` that is neither in
-    `distinct` nor in the parameter's mesh, the ranks have copies of the parameter. The first of these ranks owns the
-    parameter.
+    same parameter, and every rank owns the parameters that it has. All other dimensions of `root` are compared with the
+    parameter's mesh. Along a dimension that the mesh lacks, the ranks have copies of the parameter, and the first rank
+    owns it.
 
     Args:
         root: The device mesh of all ranks that have the model. The dimensions of the mesh must have names.

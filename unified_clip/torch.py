@@ -48,11 +48,10 @@ def clip_grad_norm_(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
-            'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter, and
-            returns whether this rank owns the gradient of the parameter. The dict maps patterns of names to
-            'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
+            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
+            element), a function or a dict. The function gets a parameter, and returns whether this rank owns the
+            gradient of the parameter. The dict maps patterns of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -137,11 +136,10 @@ def get_total_norm(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
-            'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient, and
-            returns whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or
-            a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
+            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
+            element), a function or a dict. The function gets a gradient, and returns whether this rank owns the
+            gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -221,16 +219,15 @@ def clip_by_global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        use_norm: The norm to use instead of n, if you have measured it before: a number, or a tensor with one element.
+        use_norm: A norm to use instead of n: a number, or a tensor with one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
-            'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient, and
-            returns whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or
-            a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
+            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
+            element), a function or a dict. The function gets a gradient, and returns whether this rank owns the
+            gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -273,10 +270,11 @@ def clip_by_norm(
     Let n be the 2-norm. The tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: A tensor of any shape, dense or sparse. For None, the result is None.
+        t: A tensor of any shape, dense or sparse. A sparse tensor is clipped like its dense form, and stays sparse. For
+            None, the result is None.
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
         axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
-            None means all axes. A sparse tensor is clipped like its dense form, and stays sparse.
+            None means all axes.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
@@ -319,7 +317,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number. `t` has integers, and a bound
             is not a whole number.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper bound. No integer of
             the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor. `t` is sparse, and the bounds
             exclude 0.
 
@@ -346,11 +344,10 @@ def global_norm(
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
-            'distinct' (no two ranks have the same element), a function or a dict. The function gets a gradient, and
-            returns whether this rank owns the gradient. The dict maps patterns of names to 'replicated', 'distinct' or
-            a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
+            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
+            element), a function or a dict. The function gets a gradient, and returns whether this rank owns the
+            gradient. The dict maps patterns of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.
@@ -386,9 +383,9 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. For these parameters, the clip takes precedence over the default
-            clip, even if the default clip is set later. Only weak references to the parameters are kept. None: set the
-            default clip, for parameters that do not have their own clip.
+        param_list: The parameters that get this clip in place of the default clip. A later default clip does not change
+            them. Only weak references to the parameters are kept. None sets the default clip, for parameters without
+            their own clip.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
@@ -445,9 +442,8 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
-            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
-            same.
+        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
+            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
 
     Raises:
         TypeError: A bound is not a number, or is a tensor whose value is unknown (on a GPU or in a graph). need_clip is
@@ -476,9 +472,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 
     Args:
         clip_norm: The threshold: a number of at least 0, or a tensor with one element. inf means no limit.
-        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
-            parameter is not clipped. If you set the attribute `need_clip` of the parameter to False, the effect is the
-            same.
+        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
+            not clipped. The attribute `need_clip = False` of a parameter has the same effect.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
@@ -514,17 +509,16 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only `append_gradient_clip_ops` uses this name. Clips with the same name and threshold share one
             total norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function that is called with each parameter. If the function returns False, the gradient of the
-            parameter is not clipped, and is not part of the norm. If you set the attribute `need_clip` of the parameter
-            to False, the effect is the same.
+        need_clip: A function that is called with each parameter. If it returns False, the gradient of the parameter is
+            not clipped, and is not part of the norm. The attribute `need_clip = False` of a parameter has the same
+            effect.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. Each of these ranks has to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
-            'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter, and
-            returns whether this rank owns the gradient of the parameter. The dict maps patterns of names to
-            'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
+            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
+            element), a function or a dict. The function gets a parameter, and returns whether this rank owns the
+            gradient of the parameter. The dict maps patterns of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.

@@ -56,8 +56,8 @@ class GradientClip(FrameworkBinding):
                 parameter.
 
         Returns:
-            A list of tuples, in the order of params_grads. If an eager clip by norm on a CPU does not change a
-            gradient, the list contains the gradient itself, not a copy.
+            A list of tuples, in the order of params_grads. An eager clip by norm on a CPU returns an unchanged gradient
+            itself, not a copy.
 
         Raises:
             TypeError: params_grads is not an iterable of (parameter, gradient) tuples. A gradient has an integer or

@@ -25,7 +25,7 @@ BLOCK = 4096
 BLOCK_ERROR_SHIFT = 40
 """A block is a float64 sum of at most 4096 non-negative numbers. Its relative error is below 2**-40.
 
-The order of the 4095 additions does not matter: together they lose about 4095 * 2**-53, which is less than 2**-40.
+In any order, the 4095 additions lose about 4095 * 2**-53, which is less than 2**-40.
 """
 
 COMPENSATED_ERROR_SHIFT = 80

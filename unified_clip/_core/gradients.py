@@ -87,11 +87,12 @@ class GradientList:
     """Whether one pass collected all gradients. Collected gradients are dense and not distributed, and share no memory.
     """
     places: list[int] | None = None
-    """The position of each gradient in the argument of the call. None means unknown, or equal to the gradients'
-    indices.
+    """The position of each gradient in the argument of the call. None means that the positions are unknown, or are the
+    indices of the gradients.
     """
     entries = 0
-    """The number of entries in the argument of the call. 0 means not needed, or equal to the number of gradients."""
+    """The number of entries in the argument of the call. 0 means that the number is not needed, or is the number of
+    gradients."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]

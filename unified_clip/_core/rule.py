@@ -231,7 +231,7 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64, or NaN if the norm is NaN.
 
-    For an array of norms, the result is an array, or the number 1 if no norm exceeds its threshold. The computation of
+    An array of norms gives an array. If no norm exceeds its threshold, the result is the number 1. The computation of
     the result and of the derivative does not divide by zero.
     """
     unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)

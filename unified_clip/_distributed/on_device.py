@@ -2,7 +2,7 @@
 
 At the first call with a new list of parameters, the host reads the norm. This first call decides whether the norms of
 later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next call raises the
-error. The host reads only at the next call whether the calls match, so the host does not wait for queued work.
+error. The host does not wait for queued work, because it reads the comparison of the calls at the next call.
 """
 
 from __future__ import annotations

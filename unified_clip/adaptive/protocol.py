@@ -79,7 +79,7 @@ class ZClip:
     """Clip norms whose z-score, `(norm - mean) / (standard deviation + eps)`, is above `z_thresh`.
 
     Args:
-        alpha: The weight of the old value in the moving averages of the mean and the variance, from 0 to 1.
+        alpha: The weight of the old mean and variance in the moving averages, from 0 to 1.
         z_thresh: The largest z-score that is not clipped. The number is above 0.
         warmup_steps: The number of norms in the warm-up, at least 1. The first mean and the first variance are computed
             from these norms. These norms are not clipped.

@@ -172,7 +172,7 @@ def _common(
 
 
 def lists_of(calls: Iterable[Observation]) -> int:
-    """Return the number of different lists of gradients. Lists with the same total norm are one list."""
+    """Return the number of different lists of gradients. Lists with the same total norm count once."""
     return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
@@ -190,7 +190,7 @@ def _numbers(call: Observation, bounds: Bounds) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the interval of the coefficients before they are limited to 1."""
+    """Return the interval of the unlimited coefficients, which can be above 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
 

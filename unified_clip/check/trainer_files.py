@@ -249,7 +249,7 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 def has_number(value: object) -> bool:
     """Return whether a value is a number, or a table or list with a number.
 
-    The number 0 counts, because some programs make all gradients 0 for the threshold 0.
+    The number 0 counts, because a threshold of 0 can set all gradients to 0.
     """
     return any(is_number(each.value) for each in inner_values(value))
 

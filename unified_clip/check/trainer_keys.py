@@ -74,8 +74,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try. The last edits also remove all other clip keys.
 
-    For an edit of this file, the prefix is (). For an edit of a base file, the prefix has the keys under which this
-    file includes the base file.
+    For an edit of this file, the prefix is (). For an edit of a base file, the prefix is the path of keys at which the
+    base file is included.
 
     exported: The keys and values that `config export` writes.
     own: The path of the first clip key that the document sets, or the path of the clip key to add.

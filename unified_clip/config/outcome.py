@@ -117,8 +117,8 @@ class ClipOutcome:
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip. It is None if the step was skipped, or if the norm is unknown, as after a clip
-        by value."""
+        """The total norm after the clip. It is None for a skipped step, and for an unknown norm, such as the norm after
+        a clip by value."""
         if self.skipped:
             return None
         if self._is_zeroed:

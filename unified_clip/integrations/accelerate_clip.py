@@ -30,8 +30,8 @@ def clip_(
     function does nothing.
 
     If the scaler skips the step of an optimizer, the gradients of this optimizer are not clipped, and the norm does not
-    include them. With fused optimizers on a GPU, this applies only if nonfinite is "raise" or "skip". With any other
-    value of nonfinite, their gradients are always clipped, so that the function does not wait for the GPU.
+    include them. With fused optimizers on a GPU, this applies only if nonfinite is "raise" or "skip". For other values
+    of nonfinite, the gradients of fused optimizers are always clipped, so that the function does not wait for the GPU.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.

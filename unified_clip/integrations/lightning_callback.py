@@ -43,11 +43,10 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             `log_every_n_steps`. If 0, nothing is logged.
         process_group: The ranks that together own the gradients: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. 'auto' reads the group from DTensors, such as the parameters of FSDP2.
-        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. Pass `ownership`
-            if the gradients have no placements that show the owner rank: 'replicated' (every rank has a copy),
-            'distinct' (no two ranks have the same element), a function or a dict. The function gets a parameter, and
-            returns whether this rank owns the gradient of the parameter. The dict maps patterns of names to
-            'replicated', 'distinct' or a function.
+        ownership: Which rank owns a gradient element. The owner rank includes the element in the norm. If placements do
+            not show the owner rank, pass 'replicated' (every rank has a copy), 'distinct' (no two ranks have the same
+            element), a function or a dict. The function gets a parameter, and returns whether this rank owns the
+            gradient of the parameter. The dict maps patterns of names to 'replicated', 'distinct' or a function.
         check_numel: The expected number of gradient elements. If all ranks together own more or fewer elements than
             this number, ValueError is raised. With True, each rank computes the expected number from the full shapes of
             its own gradients.

@@ -56,10 +56,10 @@ NOT_ADAPTIVE = (
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. At the end of a `with` block, the configuration is detached.
 
-    If the threshold is adaptive or has a schedule, the optimizer's `state_dict` contains the step and the state of the
-    threshold. To restore the step and the state, attach the configuration before you call the optimizer's
-    `load_state_dict`. A copied or unpickled optimizer does not clip until you attach the configuration again. A copy of
-    this handle is not attached to an optimizer.
+    For an adaptive threshold or a schedule, the optimizer's `state_dict` contains the step and the threshold's state.
+    To restore the step and the state, attach the configuration before you call the optimizer's `load_state_dict`. A
+    copied or unpickled optimizer does not clip until you attach the configuration again. A copy of this handle is not
+    attached to an optimizer.
     """
 
     _clipper: Clipper

@@ -44,8 +44,8 @@ class WorstElement(ReportModel):
 
     name: str
     element: list[int]
-    """The index of the element in the gradient. For a complex gradient, a last number is added: 0 for the real part,
-    and 1 for the imaginary part."""
+    """The index of the element in the gradient. A complex gradient has one more index: 0 for the real part, and 1 for
+    the imaginary part."""
 
     dtype: str
     """The distances are measured in ULP of this dtype."""

@@ -291,8 +291,8 @@ class ParityReport(ReportModel):
     """A sentence about the result of the run."""
 
     exit_code: Literal[0, 1, 3]
-    """The exit status: 0 if the run passes, 1 if a difference fails the run, and 3 if a result is missing or nothing is
-    tested."""
+    """The exit status: 0 if the run passes, and 1 if a difference fails the run. 3 means that a result is missing, or
+    that nothing is tested."""
 
     suite: str
     """The path of the suite, as the user typed it."""

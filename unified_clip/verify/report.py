@@ -25,8 +25,7 @@ MAX_ROWS = 12
 """Tables with at most this number of rows are printed in full."""
 
 FIRST_ROWS = 3
-"""A table with more than MAX_ROWS rows shows its first FIRST_ROWS rows, and FIRST_ROWS rows from the first difference
-on.
+"""Longer tables show FIRST_ROWS rows at the start, and FIRST_ROWS rows from the first difference on.
 """
 
 MOST_PARAMETERS = 3

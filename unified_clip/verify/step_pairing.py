@@ -240,8 +240,8 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return two distances of the tensors: in ULP of float32, and divided by the largest element.
 
-    scale: The unit is the ULP of this number. For a difference above rounding, the ULP of the largest element can be
-        the unit instead, if the element is smaller than `scale`.
+    scale: The unit is the ULP of this number. For a difference above rounding, a smaller unit is possible: the ULP of
+        the largest element.
     ulp_scale: One ULP of the parameter's dtype, divided by one ULP of float32.
     """
     differ = (old != new) & ~(np.isnan(old) & np.isnan(new))

@@ -130,7 +130,7 @@ class JaxShards(LocalShards):
         return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
-        """Yield each shard of an array in this process, with the number of devices that have a copy of the shard."""
+        """Yield (shard of an array in this process, number of devices with a copy of the shard)."""
         leaf, value = self._leaves[index], self.values[index]
         if not self._is_within_group(value):
             raise ValueError(

@@ -22,7 +22,7 @@ float32 copies.
 """
 
 ALONE = 2**16
-"""The number of elements from which on a 16-bit GPU tensor is multiplied separately, by one kernel without a float32
+"""A 16-bit GPU tensor with at least this number of elements is multiplied by a separate kernel, without a float32
 copy."""
 
 

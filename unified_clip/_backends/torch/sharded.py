@@ -156,8 +156,8 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each tensor, return the index of the first tensor with an equal mesh and equal placements, or None for a
-        plain tensor.
+        """For each DTensor, return the index of the first DTensor with equal mesh and placements. For a plain tensor,
+        return None.
 
         Hashing placements is slow, so shared `placements` objects are compared by identity first.
         """

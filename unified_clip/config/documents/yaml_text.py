@@ -14,7 +14,7 @@ from .unknown import Unknown
 from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 
 ALIAS_ALLOWANCE = 100_000
-"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. Each use of an alias counts, because nested
+"""The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. An alias counts at each use, because nested
 aliases could fill the memory."""
 
 STANDARD = "tag:yaml.org,2002:"

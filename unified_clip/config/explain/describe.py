@@ -82,7 +82,7 @@ def number(value: float) -> str:
 
 
 def measured(value: float) -> str:
-    """Return a number as text: the shortest text for float32 if float32 represents the number exactly, and otherwise 9
+    """Return a number as text. A number that float32 represents exactly gets its shortest text. Other numbers get 9
     digits."""
     with np.errstate(over="ignore"):
         single = np.float32(value)

@@ -35,7 +35,7 @@ SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, owner
 
 
 def except_under(format_: str) -> str:
-    """Return a phrase such as ", except under DeepSpeed or XLA", or '' if the advice works under all engines."""
+    """Return a phrase such as ", except under DeepSpeed or XLA". If the advice works under all engines, return ''."""
     return f", except under {UNDER[format_]}" if format_ in UNDER else ""
 
 

@@ -114,7 +114,7 @@ def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return a text such as "max_grad_norm is not set" if no clip key of the file has a value, or ''.
+    """Return a text such as "max_grad_norm is not set", or '' if a clip key of the file has a value.
 
     Keys that set a rule are not checked.
     """

@@ -98,8 +98,8 @@ Arrays = Sequence[Float64s]
 def measured_difference(results: Arrays, exact: Arrays, inputs: Arrays) -> MeasuredDifference:
     """Return the largest relative difference between results and exact results.
 
-    Differences are divided by the largest finite element of the exact array. If this element is 0, the divisor
-    is the smaller of two numbers: the largest element of the input, and the largest element of all exact arrays.
+    Differences are divided by the largest finite element of the exact array. If this element is 0, they are divided by
+    the largest element of the input or of all exact arrays, whichever is smaller.
 
     inputs: The gradients before the clip, or an empty list if there are no gradients.
     """

@@ -125,7 +125,7 @@ def _matching_files(pattern: str, file: Path) -> list[Path]:
 def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[tuple[str, str]]) -> None:
     """Raise SuiteError if a case or a known difference names a framework that is not in the suite.
 
-    named: Pairs of a framework and the place that names the framework.
+    named: (framework, place of its name in the suite) tuples.
     """
     for name, place in named:
         if name not in frameworks:

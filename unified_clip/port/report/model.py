@@ -76,8 +76,8 @@ class ComparedExample(ReportModel):
     before: WorkedExample
     after: WorkedExample
     distance: Real
-    """The largest difference between an element in `before` and the same element in `after`, divided by the largest
-    element of both results."""
+    """The largest difference between corresponding elements of `before` and `after`, divided by the largest element of
+    both results."""
 
     sentence: str
 

@@ -130,8 +130,8 @@ class TapeRewrite:
             _write_step(file.edits, self._module, step, clips)
 
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
-        """Return the training steps that contain a clip, or the steps of the Keras optimizer that has the clip as an
-        argument."""
+        """Return the training steps with a clip. If the clip is an argument of a Keras optimizer, return the
+        optimizer's steps."""
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
         else:

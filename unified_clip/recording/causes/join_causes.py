@@ -81,8 +81,8 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield each difference between optimizer steps that changes recorded norms by more than ROUNDING ULP.
 
-    Without norms to compare, all differences are yielded. If momentum rules differ and the next weights agree, the
-    training code compensates for the difference, and nothing is yielded.
+    Without norms to compare, all differences are yielded. A difference of momentum rules is not yielded if the next
+    weights agree.
 
     has_effect: A function that returns whether a difference has an effect. None means that the norms are compared.
     """

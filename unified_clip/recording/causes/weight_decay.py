@@ -62,8 +62,8 @@ def _regularizer(
 ) -> tuple[float, Shown] | None:
     """Return (factor of the weights in the gradients of `own`, evidence), or None if there is no regularizer.
 
-    decay: The weight decay of the optimizer of `step`. Twice and half of this number are tried, too, because a port
-        might forget that the derivative of w**2 is 2 w. If `decay` is 0, the losses give the factor.
+    decay: The weight decay of the optimizer of `step`. A port might forget that the derivative of w**2 is 2 w. So the
+        double and the half of this number are also tried. If `decay` is 0, the losses give the factor.
     """
     fitting: Iterator[tuple[float, Shown | None]]
     if decay:

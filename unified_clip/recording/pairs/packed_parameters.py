@@ -88,7 +88,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of one run if the other run clips each tensor by its norm, in one call for the whole step.
+    """Join the calls of one run if the other run makes one call for the whole step, and clips each tensor by its norm.
 
     For example, PyTorch's GRU has two biases, and Keras' GRU has one bias. The run in PyTorch can clip its two biases
     by their total norm, in a separate call.
@@ -164,8 +164,8 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
-    """Return both calls and the names. The norm of the stored rows replaces the exact norm of a sparse gradient if both
-    runs clip by this norm.
+    """Return both calls and the names. If both runs clip a sparse gradient by the norm of its stored rows, this norm
+    replaces the exact norm.
 
     TensorFlow clips a sparse gradient by the norm of its stored rows.
     """

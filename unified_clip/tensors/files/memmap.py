@@ -21,7 +21,7 @@ Raw = npt.NDArray[np.uint8]
 """The bytes of a file."""
 
 Entry = Any
-"""JSON data with the position of a gradient in a file, or None for the gradient None."""
+"""JSON data with the position of a gradient in a file. The entry of a missing gradient is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
 """Files in a scratch directory: the tensors, their entries by name, and the error message after a failure."""

@@ -50,7 +50,7 @@ def read_batches(path: Path, steps: int | None) -> Batches:
     """Return {name: array} for each of the first `steps` steps.
 
     The first axis of an array in the file is the step. If names begin with the number of a step, as in "1/x", each
-    array belongs to one step, and steps can have arrays of different shapes.
+    array belongs to one step. The shapes can then differ between steps.
     """
     arrays = _load(path)
     batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)

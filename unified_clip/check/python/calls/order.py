@@ -31,7 +31,7 @@ _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, froze
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
     """Raise ConfigError if a clip comes after the optimizer's step, comes before `backward`, or skips some steps.
 
-    If the function of the clip has no backward pass and no step, the calls of the function are checked.
+    If the clip's function has no backward pass and no step, its callers are checked instead.
     """
     events = _events(source, call)
     for caller in _timeline(source).callers(call) if not events and depth < MAX_DEPTH else ():

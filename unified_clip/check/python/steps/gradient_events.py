@@ -22,7 +22,7 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
-"""A branch of an `if`: (calls that lead to the `if`, the `if`, whether the condition is true in the branch)."""
+"""A branch: (calls that lead to the `if`, node of the `if`, whether its condition is true in the branch)."""
 
 
 class Event(NamedTuple):

@@ -96,7 +96,7 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether a path is in a base file, and has no known clip settings."""
+        """Return whether a path of a base file has no known clip settings."""
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 
     def value(self, node: ast.expr, keys: tuple[Key, ...]) -> Any:

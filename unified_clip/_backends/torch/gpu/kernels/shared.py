@@ -59,7 +59,7 @@ def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
     """Return the bits of magnitudes as integers. The magnitudes are float64 if `wide`, else float32.
 
-    The bits of NaN are above the bits of inf, so the maximum of a list with NaN is NaN.
+    NaN has larger bits than inf, so the maximum of a list with NaN is NaN.
     """
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
