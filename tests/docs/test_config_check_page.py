@@ -148,12 +148,22 @@ def test_the_hooks_declare_the_packages_that_their_commands_import() -> None:
     extras = project["optional-dependencies"]
     needed = {package for extra in ("config", "cli", "port") for package in extras[extra]}
     for hook in HOOKS:
-        arguments = [*hook["entry"].split()[1:], *hook["args"], "--help"]
+        arguments = [*hook["entry"].split()[1:], *hook.get("args", []), "--help"]
         with pytest.raises(SystemExit, match="0"):
             cli.main(arguments)
         assert set(hook["additional_dependencies"]) == {
             module for module in needed if not module.startswith("unified_clip")
         }
+
+
+def test_the_hook_of_port_checks_the_files_that_pre_commit_passes(folder: Path) -> None:
+    (hook,) = (hook for hook in HOOKS if hook["id"] == "unified-clip-port-check")
+    assert hook.get("pass_filenames", True)
+    command = [*hook["entry"].split()[1:], *hook.get("args", [])]
+    (folder / "empty.py").write_text("")
+    (folder / "stub.pyi").write_text("x: int\n")
+    assert cli.main([*command, "empty.py", "stub.pyi"]) == 0
+    assert cli.main([*command, "empty.py", "speech/train.py"]) == 1
 
 
 def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("command", "modes", "shared"),
     [
-        ("port", {name for names in port_command.MODES.values() for name in names}, {"path", "verify", "format"}),
+        ("port", {name for names in port_command.MODES.values() for name in names}, {"paths", "verify", "format"}),
         ("parity", {option.removeprefix("--").replace("-", "_") for option in parity_command.RUN_OPTIONS}, {"suite"}),
     ],
 )

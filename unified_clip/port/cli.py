@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
         "file changes.",
     )
     port.add_argument(
-        "path", type=Path, nargs="?", metavar="PATH", help="a file, or a directory, which is searched recursively"
+        "paths", type=Path, nargs="*", metavar="PATH", help="a file, or a directory, which is searched recursively"
     )
     port.add_argument(
         "--to",
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    if options.verify and options.path is not None:
+    if options.verify and options.paths:
         raise UsageError("--verify compares two steps, and accepts no PATH. Remove PATH, or remove --verify OLD NEW.")
     check_modes(options, MODES, VERIFYING if options.verify else PORTING)
     changing = next((name for name in ("verify", "write", "mark") if getattr(options, name)), "")
@@ -83,8 +83,8 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UsageError(f"--format diff does not apply to --{changing}. Remove --format diff, or remove --{changing}.")
     if options.check and changing:
         raise UsageError(f"--check changes no file. Remove --check, or remove --{changing}.")
-    if not options.verify and options.path is None:
-        remedy = "Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
+    if not options.verify and not options.paths:
+        remedy = "Pass the files or directories to port. To compare two steps: unified-clip verify OLD NEW"
         raise UsageError(f"No PATH given. {remedy}", "UC201")
     if options.native and _target(options) == "drop-in":
         raise UsageError("--native requires --to torch. Remove --native, or use --to torch.")
@@ -117,7 +117,7 @@ def _port(options: argparse.Namespace) -> int:
     target = _target(options)
     if options.report:
         build.writer(options.report)
-    paths = port_files.sources(options.path)
+    paths = port_files.sources(*options.paths)
     ported: list[PortedFile] = []
     marked: Sequence[PortedFile] = ()
     try:

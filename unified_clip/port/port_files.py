@@ -14,6 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from .._coded_error import CodedError
@@ -37,7 +38,15 @@ class PortError(CodedError, code="UC401"):
     """Files cannot be ported or written. The message contains the reason and the remedy."""
 
 
-def sources(path: Path) -> list[Path]:
+def sources(*paths: Path) -> list[Path]:
+    """Return the files to port. A file is listed once, even if several paths or links lead to the file."""
+    files: dict[str, Path] = {}
+    for file in chain.from_iterable(map(_below, paths)):
+        files.setdefault(os.path.realpath(file), file)
+    return list(files.values())
+
+
+def _below(path: Path) -> list[Path]:
     if path.suffix == ".ipynb" and path.is_file():
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
         raise PortError(f"{path}: notebooks are not supported. Convert the notebook, and port the script: {command}")

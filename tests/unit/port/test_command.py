@@ -48,6 +48,16 @@ def test_without_options_it_reports_and_changes_nothing(run: Run) -> None:
     assert Path("a.py").read_text() == CERTAIN
 
 
+def test_several_paths_are_ported_together_and_a_file_is_read_once(run: Run) -> None:
+    Path("sub").mkdir()
+    Path("sub/b.py").write_text(CERTAIN)
+    Path("link.py").symlink_to("a.py")
+    status, out, _ = run("a.py", "sub", "./sub/b.py", "link.py", ".", a=CERTAIN, c=CLEAN)
+    assert status == 0
+    assert [line for line in out.splitlines() if line.endswith(".py")] == ["a.py", "sub/b.py"]
+    assert "3 files read, 2 clips found: 2 rewritten" in out
+
+
 def test_a_flagged_clip_has_status_1_and_the_lines_to_write(run: Run) -> None:
     status, out, _ = run(".", a=FLAGGED, b=CLEAN)
     assert status == 1
@@ -176,17 +186,19 @@ def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Pass the file or directory to port"),
+        ([], "Pass the files or directories to port"),
         (["nowhere"], "nowhere: no such file or directory"),
+        (["a.py", "nowhere", "--write", "--force"], "nowhere: no such file or directory"),
         (["a.py", "--native", "--to", "drop-in"], "--native requires --to torch"),
         (["a.py", "--native", "--check"], "--native requires --to torch. Remove --native, or use --to torch."),
         (["a.py", "--verify", "old.py:step", "new.py:step"], "Remove PATH, or remove --verify"),
     ],
 )
 def test_an_invalid_command_is_rejected(run: Run, arguments: list[str], message: str) -> None:
-    status, _, err = run(*arguments, a=CLEAN)
+    status, _, err = run(*arguments, a=CERTAIN)
     assert status == 2
     assert message in err
+    assert Path("a.py").read_text() == CERTAIN
 
 
 def test_no_framework_is_imported(tmp_path: Path) -> None:
