@@ -48,9 +48,9 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
             can then differ by many ULP.
 
     Raises:
-        AssertionError: Names, dtypes, shapes or elements differ. The message contains the names of the tensors, the
-            first element that differs, and the element with the largest difference. The message contains each number in
-            decimal and in hexadecimal.
+        AssertionError: Names, dtypes, shapes or elements differ. The message begins with the common factor of several
+            gradients, if there is one, and then names the gradient with the largest relative difference. For each
+            gradient, it has the first element that differs, and the element with the largest difference.
         TypeError: A value is not a gradient. For example, the value is a parameter, a Python number or a tensor of
             booleans.
         ValueError: max_ulp is negative, infinite or NaN. rtol is outside of the range from 0 to 0.1. `a` and `b` are

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -46,11 +47,11 @@ def test_every_gradient_that_differs_is_reported_with_its_first_and_its_greatest
     a = {"weight": f32(1, 2, 3, 4).reshape(2, 2), "bias": f32(1), "same": f32(5)}
     b = {"weight": f32(1, 2.0000002, 3.000001, 4).reshape(2, 2), "bias": f32(-1), "same": f32(5)}
     assert failures(a, b) == [
+        "bias differs",
+        "  first at [0]: a is 1.0 (0x1p+0), b is -1.0 (-0x1p+0), 2130706433 ulp apart",
         "weight: 2 of 4 elements differ",
         "  first at [0, 1]: a is 2.0 (0x1p+1), b is 2.0000002 (0x1.000002p+1), 1 ulp apart",
         "  greatest at [1, 0]: a is 3.0 (0x1.8p+1), b is 3.000001 (0x1.800008p+1), 4 ulp apart",
-        "bias differs",
-        "  first at [0]: a is 1.0 (0x1p+0), b is -1.0 (-0x1p+0), 2130706433 ulp apart",
     ]
 
 
@@ -128,10 +129,39 @@ def test_containers_of_other_names_or_lengths_are_told() -> None:
     assert failures(many, {}) == ["a has 9 gradients, b has 0. Only a has: w0, w1, w2, w3, w4, ..."]
 
 
-def test_of_many_gradients_that_differ_the_first_are_told_and_the_others_counted() -> None:
+def test_of_many_gradients_that_differ_five_are_reported_and_the_rest_is_counted() -> None:
     lines = failures([f32(1)] * 9, [f32(2)] * 9)
-    assert lines[-1] == "and 4 more gradients differ"
-    assert len(lines) == 2 * 5 + 1
+    assert lines[0] == "a is 0.5 times b in all 9 gradients that differ"
+    assert lines[1:] == [*failures([f32(1)], [f32(2)]), "and 8 more gradients differ"]
+    lines = failures([f32(number) for number in range(2, 11)], [f32(1)] * 9)
+    assert (len(lines), lines[-1]) == (2 * 5 + 1, "and 4 more gradients differ")
+    assert failures([f32(number) for number in range(2, 8)], [f32(1)] * 6)[-1] == "and 1 more gradient differs"
+
+
+def test_the_gradient_with_the_largest_relative_difference_comes_first() -> None:
+    a = {f"w{number}": f32(1, 1 + number * 2**-10) for number in range(9)} | {"cast": f32(1).astype(np.float64)}
+    lines = failures(a, {**{name: f32(1, 1) for name in a}, "cast": f32(1)})
+    assert lines[0].startswith("cast: a is float64[1]")
+    assert [line.split(":")[0] for line in lines[1::2]] == ["w8", "w7", "w6", "w5", "and 4 more gradients differ"]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_gradients_without_the_common_factor_come_before_one_gradient_with_it(dtype: Any) -> None:
+    random = np.random.default_rng(0)
+    grads = [random.standard_normal((3, 4)) for _ in range(20)]
+    a, b = ([(factor * grad).astype(dtype) for grad in grads] for factor in (0.3, 0.9))
+    first, _, *examples, last = failures(a, b)
+    assert re.fullmatch(r"a is 0\.33\d+ times b in all 20 gradients that differ", first)
+    assert len(examples) <= 2
+    assert last == "and 19 more gradients differ"
+    a[17] = (0.8 * grads[17]).astype(dtype)
+    a[18] = b[18]
+    first, second, *_ = failures(a, b)
+    assert re.fullmatch(r"a is 0\.33\d+ times b in 18 of 19 gradients that differ", first)
+    assert second.startswith("gradient 17: 12 of 12 elements differ")
+    assert re.fullmatch(r"a is 0\.33\d+ times b", failures(a[:1], b[:1])[0])
+    a[0][0, 0] = -a[0][0, 0]
+    assert "times" not in failures(a[:1], b[:1])[0]
 
 
 def test_gradients_of_one_name_are_told_apart() -> None:

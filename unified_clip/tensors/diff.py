@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from .._display import safe
+from .._display import counted, safe
+from .arithmetic import FORMATS, Float64s
 from .types import PARTS, Dense, Gradient, densify, form
 from .ulp import differences
 
@@ -23,7 +25,8 @@ def describe(
     """Describe the gradients that differ by more than `max_ulp` and `rtol`. If all gradients agree, return ''.
 
     If the names differ, the text describes only the names. Gradients with different dtypes or shapes always differ. A
-    sparse gradient is compared in its dense form.
+    sparse gradient is compared in its dense form. The largest relative difference comes first. If gradients differ by a
+    common factor, the text begins with the factor, and describes one of these gradients.
 
     left, right: The gradients to compare, by name.
     sides: Names of `left` and `right` for the text, such as ("unified_clip", "expected").
@@ -34,9 +37,65 @@ def describe(
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
     tensors = [(safe(name), densify(left[name]), densify(right[name])) for name in left]
-    texts = [text for each in tensors if (text := _tensor(*each, sides, max_ulp, rtol))]
-    more = [f"and {len(texts) - MOST_TENSORS} more gradients differ"] if len(texts) > MOST_TENSORS else []
-    return "\n".join([*texts[:MOST_TENSORS], *more])
+    differing = [difference for each in tensors if (difference := _tensor(*each, sides, max_ulp, rtol))]
+    common = _common_factor(differing)
+    scaled = [each for each in differing if each.has_factor(common)]
+    others = [each for each in differing if not each.has_factor(common)]
+    others.sort(key=lambda each: each.relative, reverse=True)
+    shown = [*others, *scaled[:1]][:MOST_TENSORS]
+    lines = [each.text for each in shown]
+    if scaled:
+        count = f"{len(scaled)} of {len(differing)}" if others else f"all {len(scaled)}"
+        where = f" in {count} gradients that differ" if len(differing) > 1 else ""
+        lines.insert(0, f"{sides[0]} is {common:.6g} times {sides[1]}{where}")
+    if more := len(differing) - len(shown):
+        lines.append(f"and {counted(more, 'more gradient')} {'differs' if more == 1 else 'differ'}")
+    return "\n".join(lines)
+
+
+class _Difference(NamedTuple):
+    """The difference of a gradient, as text and as numbers."""
+
+    text: str
+    relative: float = math.inf
+    """The largest difference of two elements, divided by the largest element on the right."""
+
+    factor: float = math.nan
+    """The factor by which all elements differ, or NaN if there is no such factor."""
+
+    slack: float = 0.0
+    """The relative rounding error of `factor`."""
+
+    elements: int = 0
+    """The number of elements that differ."""
+
+    def has_factor(self, factor: float) -> bool:
+        return abs(self.factor - factor) <= self.slack * abs(factor)
+
+
+def _common_factor(differing: Sequence[_Difference]) -> float:
+    """Return the most frequent factor. If no factor explains two gradients, or two elements of one, return NaN."""
+    factors = np.sort([each.factor for each in differing if not math.isnan(each.factor)])
+    if not factors.size:
+        return math.nan
+    slack = max(each.slack for each in differing)
+    counts = np.searchsorted(factors, factors + slack * np.abs(factors), "right") - np.arange(factors.size)
+    first = int(counts.argmax())
+    is_common = counts[first] > 1 or (len(differing) == 1 and differing[0].elements > 1)
+    return float(factors[first + counts[first] // 2]) if is_common else math.nan
+
+
+def _factor(left: Float64s, right: Float64s, slack: float) -> float:
+    """Return the factor from `right` to `left`. If the factors of two elements differ by more than `slack`, return
+    NaN."""
+    largest = float(np.abs(right).max())
+    if not (0 < largest < math.inf and np.isfinite(left).all()):
+        return math.nan
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = right / largest
+        factor = float(np.dot(left / largest, scaled) / np.dot(scaled, scaled))
+        is_near = np.abs(left - factor * right) <= slack * np.abs(left)
+    return factor if is_near.all() and abs(factor - 1) > slack else math.nan
 
 
 def hexadecimal(value: float) -> str:
@@ -53,21 +112,26 @@ def _other_names(left: list[str], right: list[str], sides: Sides) -> str:
     return ". ".join(parts)
 
 
-def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float, rtol: float) -> str:
+def _tensor(
+    name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float, rtol: float
+) -> _Difference | None:
     if form(a) != form(b):
-        return f"{name}: {sides[0]} is {form(a)}, {sides[1]} is {form(b)}"
+        return _Difference(f"{name}: {sides[0]} is {form(a)}, {sides[1]} is {form(b)}")
     if a is None or b is None:
-        return ""
+        return None
     differ, distances = differences(a, b)
-    beyond = distances > max_ulp
-    if rtol:
-        values, right = (tensor.values().reshape(-1)[differ] for tensor in (a, b))
-        largest = np.max(np.abs(b.values()), where=np.isfinite(b.values()), initial=0.0)
-        with np.errstate(invalid="ignore"):
-            beyond &= ~(np.abs(values - right) <= rtol * largest)
-    differ, distances = differ[beyond], distances[beyond]
     if not differ.size:
-        return ""
+        return None
+    left, right = a.values().reshape(-1), b.values().reshape(-1)
+    largest = float(np.max(np.abs(right), where=np.isfinite(right), initial=0.0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = np.abs(left[differ] - right[differ])
+        beyond = distances > max_ulp
+        if rtol:
+            beyond &= ~(errors <= rtol * largest)
+    differ, distances, errors = differ[beyond], distances[beyond], errors[beyond]
+    if not differ.size:
+        return None
     limits = [*([f"{max_ulp:g} ulp"] if max_ulp else []), *([f"{rtol:g} of the largest element"] if rtol else [])]
     limit = f" by more than {' and '.join(limits)}" if limits else ""
     noun = "parts" if a.dtype in PARTS else "elements"
@@ -76,7 +140,10 @@ def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: 
     greatest = int(np.argmax(distances))
     for title, index in (("first", 0), ("greatest", greatest))[: 1 + (greatest > 0)]:
         lines.append(f"  {title} at {_pair(a, b, int(differ[index]), float(distances[index]), sides)}")
-    return "\n".join(lines)
+    error = float(errors.max())
+    relative = error / largest if largest and math.isfinite(error) else math.inf
+    slack = 2.0 ** (3 - FORMATS.get(a.dtype, FORMATS["float64"]).precision)
+    return _Difference("\n".join(lines), relative, _factor(left, right, slack), slack, differ.size)
 
 
 def _pair(a: Dense, b: Dense, position: int, distance: float, sides: Sides) -> str:
