@@ -151,11 +151,13 @@ def run_init(options: argparse.Namespace) -> int:
     check_modes(options, {"unified-clip parity without init": names}, "init")
     with busy("reading the gradients"):
         files = scaffold.chosen_files(options.gradients)
-        path = scaffold.write(
+        path, norms = scaffold.write(
             options.suite, files, () if options.frameworks is None else comma_separated(options.frameworks)
         )
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
+    for note in scaffold.notes(norms):
+        print(safe(note))
     _print_advice(options, path, where, files, [] if options.gradients else scaffold.files_to_pass())
     return 0
 

@@ -99,6 +99,36 @@ def test_init_writes_a_suite_for_the_passed_files_and_overwrites_none(
     assert not Path("parity").exists()
 
 
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (
+            [1, math.nan],
+            "The total norm of own.npz is nan, so a clip by this norm returns only NaN and zeros, whatever",
+        ),
+        (
+            [1, -math.inf],
+            "The total norm of own.npz is inf, so a clip by this norm returns only NaN and zeros, whatever",
+        ),
+        ([0, 0], "The total norm of own.npz is 0, so a clip by this norm changes nothing, whatever the threshold. To "),
+        ([1, 2], None),
+    ],
+)
+def test_init_prints_a_note_on_gradients_that_show_no_threshold(
+    values: list[float],
+    note: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("own.npz", weight=np.array(values, np.float32))
+    np.savez("finite.npz", weight=np.ones(2, np.float32))
+    assert cli.main(["parity", "init", "finite.npz", "own.npz"]) == 0
+    _, *notes = capfd.readouterr().out.splitlines()
+    assert [line[: len(note)] for line in notes] == [note] if note else notes == []
+
+
 @pytest.mark.parametrize("interrupted", ["unified_clip.parity.suite.scaffold._text", "pathlib.Path.write_text"])
 def test_init_leaves_no_suite_when_it_is_interrupted(
     interrupted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..._atomic_write import atomic_write
@@ -162,8 +162,8 @@ def _in_this_directory(suffixes: Collection[str]) -> list[Path]:
     return sorted(each for each in Path().iterdir() if each.suffix in suffixes)
 
 
-def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -> Path:
-    """Write a suite for these gradient files, and return its path.
+def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -> tuple[Path, dict[Path, float]]:
+    """Write a suite for these gradient files. Return (path of the suite, {file: total norm}).
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
     chosen: The gradient files. If there are no files, write an example.
@@ -175,7 +175,9 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
         raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite", "UC206")
-    text = _text(chosen, path.parent, [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES])
+    tables = [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES]
+    norms = {file: _norm(file) for file in chosen}
+    text = _text(norms, path.parent, tables)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as new:
@@ -184,11 +186,11 @@ def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -
         raise SuiteError(
             f"{path} cannot be written: {error.strerror}. Pass another directory to --suite", "UC205"
         ) from None
-    return path
+    return path, norms
 
 
-def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) -> str:
-    norms = [_norm(path) for path in chosen] or [30**0.5]
+def _text(chosen: Mapping[Path, float], directory: Path, frameworks: Sequence[str]) -> str:
+    norms = [*chosen.values()] or [30**0.5]
     names = [path.name for path in chosen] or ["worked example"]
     if len(set(names)) < len(names):
         names = [path.as_posix() for path in chosen]
@@ -206,6 +208,17 @@ def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) ->
         thresholds=thresholds,
         why=_why(norms, usable),
     )
+
+
+def notes(norms: Mapping[Path, float]) -> Iterator[str]:
+    """Yield a note for each file whose gradients do not show the threshold of a clip by the total norm."""
+    for path, norm in norms.items():
+        if not 0 < norm < math.inf:
+            effect = "changes nothing" if norm == 0 else "returns only NaN and zeros"
+            yield (
+                f"The total norm of {path} is {norm:g}, so a clip by this norm {effect}, whatever the threshold. "
+                "To test thresholds, also pass gradients with a finite norm above 0."
+            )
 
 
 def _below(norms: Sequence[float]) -> str:
