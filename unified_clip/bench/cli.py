@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .._command import INCOMPLETE, check_writable, interrupted
 from .._command.parser import comma_separated
-from .lists import LISTS_ON_GPU
+from .lists import LISTS, LISTS_ON_GPU
 from .options import DEVICES, Options
 
 
@@ -19,8 +20,14 @@ def add_parser(commands: Any) -> None:
         description="Measure unified_clip and the frameworks' own functions in turns, one process for each framework. "
         "Write bench.json, ratios.svg and growth.svg.",
     )
-    for name, names in (("frameworks", Options.frameworks), ("lists", Options.lists), ("dtypes", Options.dtypes)):
-        option = bench.add_argument(f"--{name}", metavar="NAMES", help=f"comma-separated (default: {','.join(names)})")
+    lists = ". A path stands for the shapes of the tensors in a file, such as model.safetensors or gradients.npz"
+    for name, names, more in (
+        ("frameworks", Options.frameworks, ""),
+        ("lists", Options.lists, lists),
+        ("dtypes", Options.dtypes, ""),
+    ):
+        text = f"comma-separated{more} (default: {','.join(names)})"
+        option = bench.add_argument(f"--{name}", metavar="NAMES", help=text)
         option.type = lambda text: list(dict.fromkeys(comma_separated(text)))
     threads = f"threads of every function (default: {Options.threads})"
     bench.add_argument("--threads", type=int, metavar="N", help=threads)
@@ -45,12 +52,16 @@ def add_parser(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from .._progress import progress
-    from . import report
+    from .._progress import busy, progress
+    from . import gradients, report
     from . import run as engine
 
     names = ("frameworks", "lists", "dtypes", "threads", "seconds", "growth", "device")
     passed = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if titles := _titles(options.lists or ()):
+        passed["lists"] = [titles.get(name, name) for name in options.lists]
+        with busy("reading the shapes"):
+            passed["own_lists"] = {title: gradients.shapes_in(Path(path)) for path, title in titles.items()}
     chosen = Options(**DEVICES.get(options.device, {}) | passed)
     check_writable(options.out, "bench.json")
     try:
@@ -62,3 +73,11 @@ def run(options: argparse.Namespace) -> int:
     report.show(data, options.out)
     missed = options.frameworks and data["missing"]
     return INCOMPLETE if data["failed"] or missed or not (data["results"] or data["growth"]) else 0
+
+
+def _titles(lists: Sequence[str]) -> dict[str, str]:
+    """Return {path: title} for the paths in --lists. The title is the name of the file, or the path if another list
+    has this name."""
+    paths = [name for name in lists if name not in LISTS and Path(name).exists()]
+    names = [*LISTS, *(Path(path).name for path in paths)]
+    return {path: path if names.count(Path(path).name) > 1 else Path(path).name for path in paths}

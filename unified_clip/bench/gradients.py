@@ -1,13 +1,16 @@
-"""Create the gradients to clip, as NumPy arrays."""
+"""Create the gradients to clip, as NumPy arrays, and read their shapes from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from ..tensors import files
+from ..tensors.types import UnreadableError
 from .lists import Shape
 
 Array = npt.NDArray[np.generic]
@@ -21,6 +24,19 @@ def create_gradients(shapes: Sequence[Shape], dtype: str) -> list[Array]:
 
         block = block.astype(ml_dtypes.bfloat16)
     return [np.resize(block[: prod(shape)], shape) for shape in shapes]
+
+
+def shapes_in(path: Path) -> list[Shape]:
+    """Return the shapes of the floating-point tensors in a file, such as the weights of a model.
+
+    If the file cannot be read, or has no element, raise UnreadableError.
+    """
+    gradients = files.read(path, files.scratch()).values()
+    all_shapes: list[Shape] = [gradient.shape for gradient in gradients if gradient is not None]
+    shapes = [shape for shape in all_shapes if prod(shape)]
+    if not shapes:
+        raise UnreadableError(f"{path}: no tensor has an element. Pass a file with the weights of a model.")
+    return shapes
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:

@@ -6,7 +6,7 @@ The command's help imports this module. To keep the help fast, this module does 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._coded_error import CodedError
@@ -62,11 +62,18 @@ class Options:
     is called at least 7 times."""
 
     device: str = "cpu"
+    own_lists: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
+    """The shapes of further lists, which `lists` can name."""
 
     def __post_init__(self) -> None:
-        for field, known in (("frameworks", DTYPES_OF), ("lists", LISTS), ("dtypes", DTYPES)):
-            if unknown := [name for name in getattr(self, field) if name not in known]:
-                raise OptionsError(f"--{field} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
+        for option, known, more in (
+            ("frameworks", DTYPES_OF, ""),
+            ("lists", {**LISTS, **self.own_lists}, ", or pass the path of a file with weights or gradients"),
+            ("dtypes", DTYPES, ""),
+        ):
+            if unknown := [name for name in getattr(self, option) if name not in known]:
+                names = ", ".join(map(repr, unknown))
+                raise OptionsError(f"--{option} has {names}. Choose from {', '.join(known)}{more}.")
         if self.device not in DEVICES:
             raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
         if self.device == "cuda" and set(self.frameworks) != {"torch"}:
@@ -85,7 +92,8 @@ class Options:
         for name in self.lists:
             for dtype in DTYPES_OF[framework]:
                 if dtype in self.dtypes:
-                    yield Measurement(LISTS[name], dtype, {"list": name, "dtype": dtype})
+                    shapes = self.own_lists.get(name) or LISTS[name]
+                    yield Measurement(shapes, dtype, {"list": name, "dtype": dtype})
         for along, points in GROWTH.items() if self.growth else ():
             for count, shapes in points.items():
                 yield Measurement(shapes, "float32", {"along": along, "count": count}, is_growth=True)

@@ -45,6 +45,14 @@ def test_the_command_measures_writes_and_shows(tmp_path: Path, capfd: pytest.Cap
     [
         (["--frameworks", "numpy,caffe"], "--frameworks has 'caffe'. Choose from torch, "),
         (["--lists", "GPT-9"], "--lists has 'GPT-9'. Choose from 10x10, "),
+        (
+            ["--lists", "gone.npz"],
+            "Choose from 10x10, 1000x100, ResNet-50, GPT-2, Llama-7B-layer, or pass the path of a",
+        ),
+        (
+            ["--lists", "10x10,pyproject.toml"],
+            "pyproject.toml: the suffix of the file is not one of .safetensors, .npz",
+        ),
         (["--dtypes", ""], "--dtypes has ''"),
         (["--threads", "0"], "--threads is 0"),
         (["--seconds", "nan"], "--seconds is nan"),
@@ -59,6 +67,42 @@ def test_the_command_refuses_what_there_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["bench", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_measured_with_the_shapes_of_its_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    np.savez("old/model.npz", weight=np.zeros((200, 30), np.float32))
+    np.savez("model.npz", weight=np.zeros((40, 30)), scale=np.float32(1), steps=np.arange(9), empty=np.zeros((0, 3)))
+    np.savez("wide.npz", weight=np.zeros((2**20 + 1,), np.float32))
+    assert bench(tmp_path, "--lists", "model.npz,10x10,wide.npz,old/model.npz") == 0
+    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    titles = [row["list"] for row in data["results"] if row["what"] == "clipped"]
+    assert titles == ["model.npz", "10x10", "wide.npz", "old/model.npz"]
+    assert [(row["list"], row["bytes"]) for row in data["limits"]] == [("wide.npz", 4 * (2**20 + 1))]
+    assert "wide.npz" in capfd.readouterr().out
+    assert bench(tmp_path, "--lists", "model.npz", "--device", "cuda") == 2
+    assert "--device cuda measures torch only" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"steps": np.arange(9)}, "model.npz: no tensor has a floating-point dtype. Save float32 tensors"),
+        ({"weight": np.zeros((0, 3))}, "model.npz: no tensor has an element. Pass a file with the weights of a model."),
+        (None, "model.npz: the file is empty. Save it again"),
+    ],
+)
+def test_a_file_without_shapes_is_rejected(
+    content: dict[str, Any] | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.npz"
+    np.savez(path, **content) if content else path.touch()
+    assert bench(tmp_path / "out", "--lists", str(path)) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
