@@ -226,7 +226,7 @@ def _norms(records: Any) -> Iterator[float]:
 def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recorded file.
 
-    A step can have several clip calls. The norm of the step is then the 2-norm of the vector of their total norms.
+    A step can have several clip calls. The norm of the step is then the 2-norm of the calls' total norms.
     """
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))

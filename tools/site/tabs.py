@@ -1,4 +1,4 @@
-"""Convert the sections between two marks of a page to tabs for the site. On GitHub, they stay sections."""
+"""Convert the sections between two marks of a page to tabs for the site. On GitHub, the sections are not changed."""
 
 from __future__ import annotations
 

@@ -226,14 +226,15 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass. Return the path that clips them.
+        """Collect the gradients of parameters in one pass. Return the path that clips these gradients.
 
         Return None if a gradient needs separate checks, for example because it is sparse.
         """
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path that clips them.
+        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path that clips these
+        gradients.
 
         Return None if a gradient is not plain, for example sparse. The gradient in a tuple can be None.
         """

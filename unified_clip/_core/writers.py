@@ -141,7 +141,7 @@ class InPlace:
     def _share(self, gradients: Changed, group: range) -> None:
         """Write sparse results to `.grad`.
 
-        For dense results, increase autograd's version counters of tensors that share memory with them.
+        For dense results, increase autograd's version counters of tensors with the same memory.
         """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
@@ -171,7 +171,7 @@ def nothing() -> None:
 
 
 def make_all(writes: Sequence[Write]) -> None:
-    """Make all changes. Changes that can be undone come first. After an error, they are undone.
+    """Make all changes. Changes that can be undone come first. After an error, these changes are undone.
 
     Raise PartlyClippedError if memory was overwritten, or if a change cannot be undone.
     """

@@ -92,7 +92,8 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Consensus:
-    """The collectives of one call over a process group. All ranks of the group must call them in the same order."""
+    """The collectives of one call over a process group. All ranks of the group must call the collectives in the same
+    order."""
 
     def __init__(self, group: Group, call: Call, place: int = 0) -> None:
         """`place` is the index of this norm among the norms of the call."""

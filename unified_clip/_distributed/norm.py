@@ -113,12 +113,13 @@ class LocalShards(ABC):
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients if the norm stays on the device, or None if the host sums them."""
+        """Return the `Partial` gradients if the norm stays on the device. Return None if the host sums these
+        gradients."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
         """Return whether other collectives come before the collective of the norm. No rank can reject a call before
-        they end."""
+        these collectives end."""
         return False
 
     # -- for all frameworks

@@ -108,8 +108,8 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
-        """Return whether this rank owns a plain tensor, according to the framework's attributes. Return None if they do
-        not show the owner."""
+        """Return whether this rank owns a plain tensor, according to the framework's attributes. Return None if the
+        attributes do not show the owner."""
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:

@@ -138,8 +138,8 @@ class Judge:
     def _with_hint(self, use: ClipUse, edit: str, *, without_callback: bool) -> str:
         """Return the text of `edit`, after advice to switch the trainer's clip off and to list its file in `check.off`.
 
-        Without Python source that clips by unified_clip in place of the trainer, return only `edit`. For a
-        `ClipCallback`, the advice describes how to switch the trainer's clip off.
+        If no Python source clips by unified_clip in place of the trainer, return only `edit`. For a `ClipCallback`, the
+        advice describes how to switch the trainer's clip off.
 
         without_callback: Give the advice even if no `ClipCallback` belongs to the trainer.
         """

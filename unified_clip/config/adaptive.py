@@ -116,8 +116,8 @@ class AdaptiveStates:
 
         Return False if the indices are unknown. The caller then collects the gradients one by one.
 
-        entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, they are
-            gradients.
+        entries: The entries of the call. If `on_parameters` is set, the entries are parameters. Otherwise, the entries
+            are gradients.
         """
         if not self.need_places:
             return True

@@ -45,7 +45,7 @@ class GroupOutcome(NamedTuple):
 
     coef: float | None
     """The clip coefficient. For the rule `norm`, this is the smallest coefficient of the gradients in the group. For
-    the rule `value` and for skipped steps, it is None."""
+    the rule `value` and for skipped steps, the field is None."""
 
     clipped: bool | None
     """Whether any gradient of the group changed. None means that the step was skipped, or that the effect on the
@@ -110,15 +110,15 @@ class ClipOutcome:
     def norm(self) -> float:
         """The total norm of all included gradients before the clip.
 
-        For the rule "global_norm" without groups, the norm has the `norm_type` of the configuration. Otherwise, it is a
-        2-norm.
+        For the rule "global_norm" without groups, the norm has the `norm_type` of the configuration. In all other
+        cases, the norm is a 2-norm.
         """
         return self._numbers.total
 
     @property
     def norm_clipped(self) -> float | None:
-        """The total norm after the clip. It is None for a skipped step, and for an unknown norm, such as the norm after
-        a clip by value."""
+        """The total norm after the clip. The property is None for a skipped step, and for an unknown norm, such as the
+        norm after a clip by value."""
         if self.skipped:
             return None
         if self._is_zeroed:
@@ -164,14 +164,14 @@ class ClipOutcome:
 
     @property
     def nan(self) -> int | None:
-        """The number of NaN elements. It is None if the norm is not finite and the clipper did not count the
+        """The number of NaN elements. The number is None if the norm is not finite and the clipper did not count the
         elements."""
         return self._count(0)
 
     @property
     def inf(self) -> int | None:
-        """The number of infinite elements. It is None if the norm is not finite and the clipper did not count the
-        elements."""
+        """The number of infinite elements. The number is None if the norm is not finite and the clipper did not count
+        the elements."""
         return self._count(1)
 
     def metrics(self, prefix: str = "") -> dict[str, float]:

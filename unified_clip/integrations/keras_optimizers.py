@@ -37,8 +37,8 @@ calls `finalize_variable_values` at its end.
 """
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that adds up the gradients of all replicas. `Attached` replaces it on TensorFlow, where Keras adds up the
-gradients after the clip."""
+"""The method that adds up the gradients of all replicas. `Attached` replaces this method on TensorFlow, where Keras
+adds up the gradients after the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "

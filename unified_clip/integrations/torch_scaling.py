@@ -26,7 +26,7 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    This function waits for the GPU if the scaler waits, and always with nonfinite="raise" or "skip". Otherwise, flags
+    This function waits for the GPU if the scaler waits, or with nonfinite="raise" or "skip". In all other cases, flags
     on a GPU are ignored.
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)

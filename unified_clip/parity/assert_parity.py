@@ -52,8 +52,8 @@ def problems(
 ) -> tuple[list[str], list[str]]:
     """Return two lists: messages about missing frameworks, and messages about results.
 
-    The second list contains messages about wrong results. If all results are correct, it contains messages about
-    frameworks with different bits.
+    The second list contains messages about wrong results. If all results are correct, the second list contains messages
+    about frameworks with different bits.
     """
     right = oracle.expect(case)
     absent, wrong = [], []

@@ -81,7 +81,7 @@ class FoundClip:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the call. For a name without a call, they are empty."""
+        """The arguments of the call. A name without a call has no arguments."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
@@ -112,7 +112,8 @@ class SettingEntry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> SettingEntry | None:
-    """Return the `Entry` of a node in a dict or of the target of an assignment, else None."""
+    """Return the `SettingEntry` at a node: an entry of a dict, or the target of an assignment. For other nodes, return
+    None."""
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return SettingEntry(node, str(key.evaluated_value), value)

@@ -141,7 +141,7 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 def _without_interrupts() -> Iterator[None]:
     """Delay Ctrl-C (SIGINT) in this process until the end of the `with` block. On Windows, signals are not delayed.
 
-    Child processes that start inside the block ignore Ctrl-C. So this process has to end them.
+    Child processes that start inside the block ignore Ctrl-C. So this process has to end the child processes.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

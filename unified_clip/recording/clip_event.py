@@ -216,7 +216,7 @@ class ClipEvent:
         return fields
 
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
-        """Record the norm of each gradient and of its weight, with the `norm_type` of the clip or the 2-norm.
+        """Record the norm of each gradient and of its weight. For a clip without a `norm_type`, record the 2-norms.
 
         For a clip by value from -c to c, also record the largest absolute value, which shows whether the call clips.
         """

@@ -65,8 +65,8 @@ class RecordedCall(RecordedTable):
     """The number of gradients that the call clips."""
 
     norm: Real | list[Real] | None = None
-    """The norm before the clip. For the rule "global", this is a number. Otherwise, it is a list in the order of the
-    gradients."""
+    """The norm before the clip. For the rule "global", the norm is a number. Otherwise, there is a list of norms in the
+    order of the gradients."""
 
     coef: Real | list[Real | None] | None = None
     """The coefficient in float64: a number for the rule "global", a list for "each" and "slices", and None for "value".

@@ -275,7 +275,8 @@ class Recording:
             each.scalars, each.path = [], None  # the graph may end before the recording
 
     def wait(self) -> None:
-        """Wait until running graphs have reported their calls. The reports need `_lock`, so do not hold it."""
+        """Wait until running graphs have reported their calls. Do not hold `_lock`, because the reports need this
+        lock."""
         for wait in tuple(self._waits):
             wait()
 
@@ -360,7 +361,7 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Write the lines of the call. A traced call makes its graph write them.
+        """Write the lines of the call. A traced call makes its graph write the lines.
 
         seconds: The duration of the call. None means that the duration is unknown.
         """

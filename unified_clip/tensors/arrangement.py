@@ -124,7 +124,7 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """For each of two weights, return whether it can be a convolution kernel with channels last."""
+    """For each of two weights, return whether the weight can be a convolution kernel with channels last."""
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
 

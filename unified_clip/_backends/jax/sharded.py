@@ -211,7 +211,7 @@ class JaxShards(LocalShards):
     def _first_copies(self, index: int) -> list[Tensor]:
         """Return the shards that this process owns.
 
-        If several devices of the process group have copies of a shard, the process of the first device owns it.
+        If several devices of the process group have copies of a shard, the process of the first device owns the shard.
         """
         value = self.values[index]
         if self._is_within_group(value):

@@ -50,7 +50,7 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the scalar unchanged. In a graph for XLA, multiply and divide it by the same factor.
+    """Return the scalar unchanged. In a graph for XLA, the scalar is multiplied and divided by the same factor.
 
     XLA does not repeat divisions. Without the division, XLA would repeat the sum over all tensors for each product.
     """
@@ -62,7 +62,7 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be exact, so that a `tf.distribute` strategy does not change their bits.
+    """Return whether norms must be exact: only under a `tf.distribute` strategy, which must not change their bits.
 
     The result is False for XLA, which would run both sides of the exact norm's branch. It is also False for eager GPU
     tensors, because the branch would wait for the GPU.

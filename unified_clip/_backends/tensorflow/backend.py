@@ -107,7 +107,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
         """Find aliases among Variables. Other tensors are never aliases.
 
-        In f(a + b), the same tensor is the gradient of a and of b. The clip treats it as two gradients.
+        In f(a + b), the same tensor is the gradient of a and of b. The clip treats this tensor as two gradients.
         """
         first: dict[int, int] = {}
         return [
@@ -341,8 +341,8 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the result of `tf.unique`. NumPy computes it for constant indices, because XLA does not know the length of
-    the result."""
+    """Return the result of `tf.unique`. For constant indices, NumPy computes the result, because XLA does not know its
+    length."""
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:
         rows, segments = tf.unique(indices)

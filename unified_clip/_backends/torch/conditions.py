@@ -57,8 +57,8 @@ def records_derivatives(differentiable: bool) -> bool:
 
 
 def is_inner(parameter: Any) -> bool:
-    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of it, and warns if code reads
-    `.grad`."""
+    """Return whether a tensor is an intermediate result. PyTorch keeps no `.grad` of intermediate results, and warns if
+    code reads `.grad`."""
     return isinstance(parameter, torch.Tensor) and not parameter.is_leaf and not parameter.retains_grad
 
 

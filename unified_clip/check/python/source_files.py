@@ -85,7 +85,7 @@ def read(
     invalid Python has one clip of unknown effect if it names a clip.
 
     configurations: The files that were read as configurations of trainers.
-    precisions: For each Python file, the mixed precision in each Accelerate file near it.
+    precisions: For each Python file, the mixed precision in each Accelerate file near the Python file.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []

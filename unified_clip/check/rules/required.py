@@ -56,7 +56,7 @@ def check(
     """Return findings and notes for required paths and patterns without a clip.
 
     A clip of unknown effect counts as a clip. A clip in a file of `check.off` does not count as a clip. An unused
-    configuration or an ignored clip counts for a path, but not for a pattern.
+    configuration and an ignored clip count for a required path. They do not count for a pattern.
     """
     missing = dict(_paths_without_clip(clip, paths, files, file_uses))
     is_none = len(missing) == len(paths)

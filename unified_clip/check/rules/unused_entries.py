@@ -17,8 +17,8 @@ def find(
 ) -> Iterator[Finding]:
     """Yield a finding for each entry of the table `check` that has no effect.
 
-    If the user checks only a part of the directory of `clip`, only `check.ignore` is examined. Its entries that match
-    no checked file are skipped, because they might have an effect in the unchecked files.
+    If the user checks only a part of the directory of `clip`, only `check.ignore` is examined. Entries of
+    `check.ignore` that match no checked file are skipped, because they might match unchecked files.
 
     used: The indices of the entries of `check.ignore` that match a finding.
     """

@@ -220,7 +220,8 @@ def _detect(path: Path) -> Candidate:
 
 
 def recognising(path: Path) -> list[Candidate]:
-    """Return (format, merged file) for each format that recognises a file. If no format recognises it, use COMMON_KEYS.
+    """Return (format, merged file) for each format that recognises a file. If no format recognises the file, use
+    COMMON_KEYS.
 
     If one format extends another format, the result has only the extending format.
     """

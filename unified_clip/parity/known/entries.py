@@ -124,7 +124,8 @@ class KnownDifference(schema.SuiteTable):
     cause: str | Annotated[list[Name], Field(min_length=1)] = ""
     """The causes that the entry covers. ANY stands for any cause, and UNKNOWN stands for an unknown cause.
 
-    Entries from earlier versions have no key `cause`. They cover any cause, and the report calls them incomplete.
+    Entries from earlier versions have no key `cause`. Such an entry covers any cause, and the report calls the entry
+    incomplete.
     """
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN

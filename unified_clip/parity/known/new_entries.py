@@ -69,7 +69,8 @@ def set_numbers(table: Table, natives: Collection[NativeResult], within: float) 
 
 
 def _size(natives: Collection[NativeResult], within: float) -> float:
-    """Return the largest size of the results, rounded to three digits if rounding changes it little."""
+    """Return the largest size of the results. If rounding changes the size little, the size is rounded to three
+    digits."""
     greatest = max(difference.finite_size for difference in natives)
     size = float(f"{greatest:.3g}")
     return size if size / within <= greatest <= size * within else greatest

@@ -58,8 +58,8 @@ class _Entry:
     agrees: bool = False
     exact: bool = False
     listing: object = None
-    """The fields of the known difference. If they differ from the baseline, the user has edited the entry, and so
-    accepted the new result."""
+    """The fields of the known difference. If these fields differ from the baseline, the user has edited the entry, and
+    so accepted the new result."""
 
     is_random: bool = False
     """Whether the bits of a second call differ from the bits of the first call."""

@@ -50,7 +50,7 @@ class RuleRow:
 
     @property
     def is_exact(self) -> bool:
-        """Whether unified_clip has results on the host path, and all of them are exact."""
+        """Whether unified_clip has results on the host path, and all results are exact."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 

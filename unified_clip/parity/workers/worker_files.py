@@ -57,7 +57,7 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
 
 
 def read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running. Return [] if they are unknown."""
+    """Return the numbers of the items that the worker was running. Return [] if the numbers are unknown."""
     with suppress(FileNotFoundError, ValueError):
         *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
         numbers: list[int] = json.loads(last)

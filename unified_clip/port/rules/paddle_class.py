@@ -51,7 +51,7 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string or a name, or of the entry "level" of a dict. Otherwise, return ''."""
+    """Return the text of a string or a name. For a dict, return the text of the entry "level". Otherwise, return ''."""
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

@@ -50,7 +50,7 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. It takes the file and a clip. For RuleOrder.STEPS, it takes a list of clips."""
+"""The function of a rule. It takes the file and a clip. For RuleOrder.STEPS, the function takes a list of clips."""
 
 
 @dataclass(frozen=True)

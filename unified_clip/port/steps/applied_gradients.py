@@ -16,7 +16,7 @@ class AppliedGradients:
     """Checks whether a training step applies all gradients of one call, each to its own variable.
 
     source: The call that computes the gradients.
-    variables: The source code of the list of variables, which is the argument `sources` of this call.
+    variables: The code of the argument `sources` of this call, which is the list of variables.
     """
 
     def __init__(self, module: Module, source: cst.Call, variables: str) -> None:

@@ -157,7 +157,7 @@ def regularizer_cause(
 
     runs: The names of the original and the port.
     decays: The weight decay of each run's optimizer. None means that the weight decay is unknown.
-    is_first: Whether the original adds the weight decay to the gradients. If False, the port adds it.
+    is_first: Whether the original adds the weight decay to the gradients. If False, the port adds the weight decay.
     unknown: The names of weights that are about 0. Their gradients do not show whether the run adds weight decay.
     """
     old, new = runs

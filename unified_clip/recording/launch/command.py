@@ -108,7 +108,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSErro
 def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
     """Pass signals to the processes that the `with` block adds to the list.
 
-    Ctrl-C is not passed on if the terminal sends it to the processes itself.
+    Ctrl-C is not passed on if the terminal itself sends Ctrl-C to the processes.
     """
     processes: list[subprocess.Popen[bytes]] = []
 

@@ -40,7 +40,8 @@ class Hooks:
         self._missing: dict[str, tuple[str, str]] | None = None
         """The entries of `WATCHED` whose hooks were not added yet, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """The function that reports the error if the hooks of a framework cannot be added. The dispatcher sets it."""
+        """The function that reports the error if the hooks of a framework cannot be added. The dispatcher sets this
+        attribute."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.

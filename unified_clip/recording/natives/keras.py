@@ -134,7 +134,7 @@ def _updates_weights(optimizer: Any) -> Any:
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
     """Count the gradients of type IndexedSlices that contain a row more than once.
 
-    If the optimizer accumulates gradients, Keras makes them dense, and the number is 0.
+    If the optimizer accumulates gradients, the number is 0, because Keras makes these gradients dense.
     """
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0

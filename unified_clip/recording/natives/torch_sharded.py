@@ -19,8 +19,8 @@ class ShardedNorm:
     def around_clip(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a wrapper of `clip_grad_norm_`.
 
-        For sharded gradients, the wrapper clips by the combined norm. Like PyTorch's function, it returns the norm of
-        this rank's shards.
+        For sharded gradients, the wrapper clips by the combined norm. Like PyTorch's function, the wrapper returns the
+        norm of this rank's shards.
         """
 
         @functools.wraps(function)

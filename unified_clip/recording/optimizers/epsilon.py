@@ -71,8 +71,8 @@ def place_of(step: OptimizerStep) -> Place | None:
 def after_correction(step: OptimizerStep) -> Setting | None:
     """Convert a step's epsilon to the equivalent epsilon after the bias correction.
 
-    Return None if there is no such epsilon, or if it is unknown. The first recorded step must be the optimizer's first
-    step.
+    Return None if there is no such epsilon, or if the epsilon is unknown. The first recorded step must be the
+    optimizer's first step.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:

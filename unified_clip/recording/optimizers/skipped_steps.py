@@ -125,7 +125,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """Return the skips of `run` if it might use optax.apply_if_finite. Otherwise, return {}.
+    """Return the skips of a run that might use optax.apply_if_finite. For other runs, return {}.
 
     For gradients that are not finite, optax.apply_if_finite makes no clip call and no step.
     """

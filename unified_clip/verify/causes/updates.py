@@ -1,4 +1,4 @@
-"""Find out why updates differ after clipped gradients that agree."""
+"""Find out why updates differ although the clipped gradients agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without_gradient(
 def cause_of_update(
     row: StepComparison, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return why the updates differ after clipped gradients that agree."""
+    """Return the cause of different updates if the clipped gradients agree."""
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
     ignored = pairing.without_gradient(recordings)

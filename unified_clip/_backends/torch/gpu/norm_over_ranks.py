@@ -51,7 +51,7 @@ def norm_over_ranks(
     """Return the norm over all ranks, and the words after the all-reduce. Both results are on the device.
 
     The first all-reduce adds up the words of all ranks. The last all-reduce adds up the exact sums of the ranks if the
-    norm is in doubt, and zeros otherwise. For p = inf, it takes the maximum of the magnitudes.
+    norm is in doubt, and zeros otherwise. For p = inf, the last all-reduce takes the maximum of the magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}

@@ -53,7 +53,8 @@ most 2**13. All numbers are 0 or positive, so each addition increases the relati
 
 WIDE_ERROR = 2.0**-77
 """The same as ERROR, for sums that are stored as two float64 numbers. The second number is the sum of at most 2**13
-rounding errors of the first number. So it is at most 2**-40 times the sum, and has a relative error of about 2**-40."""
+rounding errors of the first number. So the second number is at most 2**-40 times the sum, with a relative error of
+about 2**-40."""
 
 NARROW_ERROR = 2.0**-35
 """A bound on the relative error of an unrounded norm. This bound is for sums that are stored as two float32 numbers.

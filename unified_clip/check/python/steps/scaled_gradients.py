@@ -127,7 +127,7 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """For each clip, yield the clip, the events before it, and the events up to the next backward pass."""
+    """Yield (clip, events before the clip, events between the clip and the next backward pass)."""
     for events in timeline.roots():
         for index, event in enumerate(events):
             inner = timeline.of_callees(event.call) if event.kind == "clip" else []

@@ -66,8 +66,8 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Compose the main configuration with `part` as its choice. Return None if it has no entry for the folder of
-    `part`."""
+    """Compose the main configuration with `part` as its choice. Return None if the main configuration has no entry for
+    the folder of `part`."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -215,7 +215,7 @@ def _root(folder: Path, entries: Sequence[Default]) -> Path:
     """Return the folder that contains the folders of all groups.
 
     An absolute entry, such as `/db: mysql`, names a folder inside the returned folder. The search goes upwards from
-    `folder`. If it finds no folder with a group, return `folder`.
+    `folder`. If no folder contains a group, return `folder`.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)
