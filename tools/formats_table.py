@@ -78,7 +78,6 @@ def families() -> str:
 
 
 def keys() -> str:
-    """Return a table of the keys of all formats."""
     rows = [
         [
             f"`{file_format.name}`",

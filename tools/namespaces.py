@@ -106,8 +106,6 @@ def code(default: ast.expr | None) -> str | None:
 
 
 class Namespace:
-    """The source of one namespace."""
-
     def __init__(self, text: dict[str, Any], signatures: dict[str, dict[str, Signature]], framework: str) -> None:
         self.framework, self.types, self.args, self.names = framework, text["types"], text["args"], text["names"]
         self.signatures = signatures
@@ -159,7 +157,6 @@ class Namespace:
         return "\n".join([*lines, f"    _backend = {self.phrases['backend']}"])
 
     def docstring(self, name: str, parameters: Signature) -> str:
-        """Return the docstring of a name, in Google's style."""
         words = {**self.names[name], **self.for_framework(self.names[name])}
         own = {**self.names[name].get("args", {}), **words.get("args", {})}
         if unknown := sorted(own.keys() - set(parameters)):

@@ -14,5 +14,4 @@ def rows(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
 
 
 def inline(text: str) -> str:
-    """Return text for a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

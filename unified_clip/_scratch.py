@@ -24,8 +24,6 @@ LOCK = ".lock"
 
 
 class Scratch:
-    """A temporary directory."""
-
     def __init__(self, purpose: str) -> None:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))

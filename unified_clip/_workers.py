@@ -185,7 +185,6 @@ class Worker:
 
 
 def _calls_of_fatal_error(report: Sequence[str]) -> str:
-    """Return the calls of the thread that crashed."""
     starts = [number for number, line in enumerate(report) if line.startswith("Current thread")]
     if not starts:
         return ""

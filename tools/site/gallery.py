@@ -35,7 +35,6 @@ NumPy when the site was built.
 
 
 def page() -> str:
-    """Return the page, which links to the reports."""
     rows = [f"- [{command}](reports/{name}): {content}." for name, (command, content) in REPORTS.items()]
     return "\n".join([BEGIN, *rows, ""])
 

@@ -28,7 +28,6 @@ class ClipSettings:
         self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
 
     def clip_of(self, parameter: Any) -> GradientClip | None:
-        """Return the clip of a parameter, or the default clip."""
         if isinstance(parameter, str) and self._own:
             raise ValueError(
                 f"the clip of {parameter!r} is unknown: set_gradient_clip has set clips of single parameters "

@@ -21,7 +21,6 @@ WIDEST = 100
 
 
 def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
-    """Add the command `help`, which prints the help of the parser `root`."""
     parser = commands.add_parser(
         "help",
         help="explain an error code, or print the help of a command",

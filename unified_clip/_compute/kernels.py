@@ -165,7 +165,6 @@ def _chunks(parts: Sequence[tuple[Array, str]]) -> Iterator[npt.NDArray[np.float
 
 
 def general_norm(parts: Sequence[Part], p: float, dtype: str, threads: int = 1) -> float:
-    """Return the p-norm for any p."""
     parts = magnitudes(parts)
     top = array_list(parts).max_abs(threads)
     if top == 0 or not math.isfinite(top):

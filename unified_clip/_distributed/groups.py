@@ -18,8 +18,7 @@ class Group(Protocol):
     size: int
 
     @property
-    def ranks(self) -> Sequence[int]:
-        """The global ranks of the processes."""
+    def ranks(self) -> Sequence[int]: ...
 
     @property
     def name(self) -> str:
@@ -29,11 +28,9 @@ class Group(Protocol):
     def key(self) -> Any:
         """An object that identifies the process group, and lives as long as the group."""
 
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
-        """Return the sum of each int64 over the ranks."""
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]: ...
 
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
-        """Return the maximum of each int64 over the ranks."""
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]: ...
 
     @property
     def leaves_norms(self) -> bool:

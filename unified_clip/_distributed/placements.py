@@ -69,8 +69,7 @@ class DistributedGradients(LocalShards):
         placements."""
 
     @abstractmethod
-    def is_partial(self, tensor: Any) -> bool:
-        """Return whether a placement is `Partial`."""
+    def is_partial(self, tensor: Any) -> bool: ...
 
     @abstractmethod
     def reduced(self, index: int) -> Tensor:

@@ -40,5 +40,4 @@ def shapes_in(path: Path) -> list[Shape]:
 
 
 def rough_norm(arrays: Sequence[Array]) -> float:
-    """Return the approximate total norm of the arrays."""
     return float(np.linalg.norm([np.linalg.norm(array.astype(np.float32)) for array in arrays]))

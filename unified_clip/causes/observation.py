@@ -206,7 +206,6 @@ class Observation:
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 
     def coefficients(self, hypothesis: Hypothesis) -> Sequence[float]:
-        """Return the coefficient that a hypothesis predicts for each gradient."""
         if hypothesis.coefs:
             return hypothesis.coefs
         threshold = self.threshold if hypothesis.threshold is None else hypothesis.threshold

@@ -23,12 +23,10 @@ def matches(glob: str, path: Path, root: Path) -> bool:
 
 
 def first_match(globs: Iterable[str], path: Path, root: Path) -> str:
-    """Return the first pattern that matches a file, or ''."""
     return next((glob for glob in globs if matches(glob, path, root)), "")
 
 
 def matches_use(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
-    """Return whether a pattern matches a file of a clip."""
     return any(matches(glob, file, root) for glob in globs for file in use.files)
 
 

@@ -317,8 +317,6 @@ class Recording:
 
 
 class CallRecorder:
-    """Records one call for one recording."""
-
     def __init__(self, recording: Recording, call: str) -> None:
         self.recording, self._call = recording, call
         self._step: int | None = None

@@ -46,7 +46,6 @@ def distance(a: float, b: float) -> Distance:
 
 
 def greatest(distances: Sequence[Distance]) -> Distance:
-    """Return the greatest distance in ULP, and the greatest relative distance."""
     return Distance(*(max(values, default=0.0) for values in (zip(*distances, strict=True) if distances else ((), ()))))
 
 

@@ -87,5 +87,4 @@ def noise_floor(line: RecordedCall) -> float:
 
 
 def total_norm(line: RecordedCall) -> float:
-    """Return the total norm of a call, or 0 if no norm was recorded."""
     return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)

@@ -105,7 +105,6 @@ def read(
 
 
 def _complete_lines(path: Path) -> tuple[list[str], str]:
-    """Return (complete lines, incomplete last line)."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -191,7 +191,6 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient, or [] if the coefficients are unknown."""
     count = len(line.parameters)
     coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []

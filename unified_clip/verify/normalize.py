@@ -52,7 +52,6 @@ class NormalizedRecording:
         return [each for each in self.optimizer_steps if each.step == step]
 
     def sets(self, step: int) -> list[frozenset[str]]:
-        """Return the gradients of each call in a step."""
         return [self.shared_names(line) for line in self.calls.get(step, ())]
 
     def shared_names(self, line: RecordedCall) -> frozenset[str]:

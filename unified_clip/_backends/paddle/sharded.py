@@ -323,7 +323,6 @@ class PaddleShards(DistributedGradients):
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
     def _ranks_with_copies(self, group: ProcessGroup, is_shard: bool) -> Ranks:
-        """Return the ranks of a process group that have copies of this rank's shard."""
         if is_shard not in self._with_copies:
             self._with_copies[is_shard] = Ranks(self._list_with_copies(group, is_shard))
         return self._with_copies[is_shard]

@@ -73,7 +73,6 @@ class _Resolver:
             self.active.discard(path)
 
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
-        """Replace the interpolations in a text."""
         parts: list[Any] = []
         position = 0
         for match in re.finditer(r"\\*\$\{", text):

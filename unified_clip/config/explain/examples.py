@@ -150,7 +150,6 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at which the schedules of the rules differ."""
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []

@@ -74,8 +74,6 @@ class OtherFamilyError(NotRepresentableError):
 
 
 class Format(ABC):
-    """The configuration format of a trainer."""
-
     name: ClassVar[str]
     """The name of the format on the command line, such as deepspeed."""
 

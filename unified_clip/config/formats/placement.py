@@ -146,7 +146,6 @@ def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tup
 
 
 def _is_at(path: Path, places: Sequence[Path]) -> bool:
-    """Return whether a path matches any of the places."""
     same_length = (zip(path, place, strict=True) for place in places if len(place) == len(path))
     return any(all(expected in (ANY, key) for key, expected in pairs) for pairs in same_length)
 

@@ -69,8 +69,6 @@ class _Entry:
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
-    """Return the report in a parity.json."""
-
     def error(problem: str) -> SuiteError:
         return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
 

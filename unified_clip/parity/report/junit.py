@@ -112,7 +112,6 @@ def _title(mode: str, result: Result) -> str:
 
 
 def _add_results(suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Losses) -> None:
-    """Add the results of one framework in one mode to a `testsuite` element."""
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
         if result is None or _title(mode, result) != title:

@@ -32,8 +32,6 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """A card with the details of a result."""
-
     result: Result
     columns: Sequence[tuple[int, Column, Result]]
     """(column number from 1, column, result) for each column. The card of a problem has one column, and its

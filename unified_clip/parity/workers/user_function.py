@@ -157,7 +157,6 @@ class UserFunction(NamedTuple):
         return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 
     def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
-        """Return the gradients that the function has to change in place."""
         is_written = invocation.call.style == "in place" and self.returns != "gradients" and invocation.adapter.writes
         return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 

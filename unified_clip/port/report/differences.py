@@ -48,7 +48,6 @@ def framework_of(function: str) -> str:
 
 
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
-    """Return the known differences of a function in the parity suite."""
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]
     return sorted(entries, key=lambda entry: entry.size is None)

@@ -63,7 +63,6 @@ class Edits(cst.CSTTransformer):
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 

@@ -41,7 +41,6 @@ class Gradients:
         self._in_progress: set[object] = set()
 
     def is_gradient(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a gradient, or a nested list of gradients."""
         kind = self.kind(node)
         while isinstance(kind, ListOf):
             kind = kind.item

@@ -42,8 +42,6 @@ class Optimizer:
 
 
 class PaddleOptimizers:
-    """Find the optimizers of a file, with their steps."""
-
     def __init__(self, module: Module) -> None:
         self._module = module
         self._by_binding: dict[object, Optimizer] = {}

@@ -58,7 +58,6 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    """Return the run that clips after its optimizer step."""
     # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
     # which run it is. With other optimizers, all weights must have moved in the same direction.
     coefs = (pair.a.known_coefs(), pair.b.known_coefs())

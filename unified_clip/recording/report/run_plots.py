@@ -53,7 +53,6 @@ class Frame:
         return self.at(number)
 
     def at(self, number: float) -> float:
-        """Return the y coordinate of a number."""
         return FLOOR - (FLOOR - TOP - 14) * (max(number, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:

@@ -77,7 +77,6 @@ def append(file: IO[bytes], gradient: Gradient) -> Entry:
 
 
 def at(raw: Raw, entry: Entry) -> Gradient:
-    """Return the gradient for an entry that `append` returned."""
     if entry is not None and "rows" in entry:
         return Sparse(_dense_at(raw, entry["rows"]).array, _dense_at(raw, entry["values"]), tuple(entry["shape"]))
     return None if entry is None else _dense_at(raw, entry)

@@ -46,7 +46,6 @@ class ScriptRun:
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return the output of a step, or None if the step has no output."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 

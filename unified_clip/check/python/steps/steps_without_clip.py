@@ -128,7 +128,6 @@ def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
 
 
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
-    """Return a `ClipUse` for each step that has no known clip."""
     owners = {each.owner for each in clipped}
     uses: dict[ast.Call, ClipUse] = {}
     for event, line in judged:

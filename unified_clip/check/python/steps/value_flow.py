@@ -112,7 +112,6 @@ class Flow:
         return items
 
     def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
-        """Return whether a statement always runs before `read`."""
         parent = self.source.parents[node]
         blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and node in block]
         return any(outer in block for block in blocks for outer in (read, *self.source.around(read)))
