@@ -37,6 +37,8 @@ def test_a_call_that_gets_gradients_instead_of_parameters_clips_nothing(
     assert findings[0].does.startswith("The call gets gradients, ")
 
 
+CLOSURE = ["def closure():", "    loss.backward()"]
+
 OPTAX = (
     "import optax\n\n\ndef step(optimizer, state, params, grads):\n    {}\n    {}\n"
     "    return optimizer.update(grads, state)\n"
@@ -78,6 +80,14 @@ def test_an_update_of_optax_at_the_level_of_the_module(check: Check) -> None:
         (["CLIP", "loss.backward()", "opt.step()"], "This clip comes before loss.backward() in line"),
         (["loss.backward()", "if False:", "    CLIP", "opt.step()"], "This clip never runs: the condition False"),
         (["loss.backward()", "if i % 10 == 0:", "    CLIP", "opt.step()"], "This clip runs only if i % 10 == 0"),
+        (["a.backward()", "CLIP", "b.backward()", "opt.step()"], "This clip comes before b.backward() in line"),
+        ([*CLOSURE, "CLIP", "opt.step(closure)"], "This clip comes before opt.step(closure) in line"),
+        ([*CLOSURE, "CLIP", "opt.step(closure=closure)"], "This clip comes before opt.step(closure=closure) in line"),
+        (
+            ["for i in data:", "    loss.backward()", "    CLIP", "    if i % 4 == 0:", "        opt.step()"],
+            "opt.step() in line",
+        ),
+        (["for i in data:", "    loss.backward()", "    CLIP", "opt.step()"], "opt.step() in line"),
     ],
 )
 def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
@@ -102,6 +112,28 @@ def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
         ["env.step(action)", "loss.backward()", "CLIP", "self.update()"],
         ["def closure():", "    loss.backward()", "    CLIP", "    return loss", "opt.step(closure)"],
         ["loss.backward()", "if use_clip:", "    CLIP", "opt.step()"],
+        ["a.backward()", "CLIP", "b.backward()", "CLIP", "opt.step()"],
+        ["a.backward()", "CLIP", "b.backward()", "opt.step()", "opt_b.step()"],
+        [*CLOSURE, "loss.backward()", "CLIP", "opt.step(); other.step(closure)"],
+        [*CLOSURE, "    CLIP", "loss.backward()", "CLIP", "opt.step(closure)"],
+        [
+            "for i in data:",
+            "    loss.backward()",
+            "    CLIP",
+            "    if i % 4 == 0:",
+            "        opt.step()",
+            "    opt_b.step()",
+        ],
+        [
+            "for i in data:",
+            "    if i % 4 == 0:",
+            "        loss.backward()",
+            "    CLIP",
+            "    if i % 4 == 0: opt.step()",
+        ],
+        ["for i in data:", "    loss.backward()", "    if i % 4 == 0:", "        CLIP", "opt.step()"],
+        ["for model in models:", "    loss.backward()", "    CLIP", "opt.step()"],
+        ["for i in data:", "    CLIP", "opt.step()"],
     ],
 )
 def test_a_call_between_backward_and_step_clips(check: Check, start: str, lines: list[str]) -> None:
@@ -212,3 +244,13 @@ def test_a_call_that_measures_the_norm_is_no_clip_beside_a_clip(check: Check) ->
 def test_a_method_that_clamps_gradients_is_named_without_an_argument(check: Check) -> None:
     source = "def step(model):\n    for p in model.parameters():\n        p.grad.clamp_(-1, 1)\n"
     assert only_finding(check({"a.py": f"import torch\n\n\n{source}"})).clip == "p.grad.clamp_"
+
+
+def test_the_closure_of_the_same_function_decides(check: Check) -> None:
+    lines = [8 * " " + line for line in [*CLOSURE, CALLS[TORCH], "opt.step(closure)"]]
+    clipped = [*lines[:2], "    " + lines[2], lines[3]]
+    functions = (f"def {name}(model, loss, opt):\n    for x in data:\n" for name in ("first", "second"))
+    bodies = ("\n".join(each) + "\n" for each in (lines, clipped))
+    source = TORCH + "\n\n".join(map("".join, zip(functions, bodies, strict=True)))
+    finding = only_finding(check({"a.py": source}))
+    assert (finding.line, finding.does.partition(".")[0]) == (8, "This clip comes before opt")

@@ -68,8 +68,8 @@ def last_name(node: ast.AST) -> str:
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
-def end_of(node: ast.expr) -> tuple[int, int]:
-    """Return (line, column) of the end of an expression."""
+def end_of(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Return (line, column) of the end of an expression or a statement."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 

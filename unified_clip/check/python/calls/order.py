@@ -6,17 +6,27 @@ import ast
 import contextlib
 import functools
 import itertools
+from collections.abc import Sequence
 
 from ....config.formats.python_source import FUNCTIONS, Source, end_of, shortened
 from ....errors import ConfigError
 from ..optimizers import attached, is_made
 from ..steps.gradient_events import MAX_DEPTH, Event, Timeline
+from ..steps.value_flow import LOOPS
 
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
 LATE = "This clip comes after {step} in line {line}. The step has used the gradients already. Clip before the step. "
-EARLY = "This clip comes before {step} in line {line}. That line computes the gradients. Clip after that line. "
+EARLY = "This clip comes before {step} in line {line}. That line computes gradients. Clip after that line. "
+PARTIAL = (
+    "{step} in line {line} uses the sum of several backward passes, and this clip runs after each of them. Clip only "
+    "the sum, directly before the step. "
+)
+CLOSURE = (
+    "This clip comes before {step} in line {line}. That step runs a closure, which computes the gradients again. Clip "
+    "in the closure, after its backward pass. "
+)
 REPLACED = (
     "Line {line} assigns a new optimizer to {name}. This clip is not attached to the new optimizer. Attach the clip "
     "after that line. "
@@ -29,7 +39,8 @@ _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, froze
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:
-    """Raise ConfigError if a clip comes after the optimizer's step, comes before `backward`, or skips some steps.
+    """Raise ConfigError if a clip comes after the optimizer's step, comes before `backward`, skips some steps, or clips
+    partial sums of the gradients.
 
     If the clip's function has no backward pass and no step, its callers are checked instead.
     """
@@ -44,12 +55,51 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
     has_backward = any(event.kind == "backward" for event in before)
     if has_backward and before[-1].kind == "step" and (not after or after[0].kind == "backward"):
         raise _wrong(LATE, before[-1])
-    if not before and after and after[0].kind == "backward" and any(event.kind == "step" for event in after):
+    if after and after[0].kind == "backward" and _is_early(source, call, before, after):
         raise _wrong(EARLY, after[0])
+    if after and after[0].kind == "step" and _recomputes(source, after[0]):
+        raise _wrong(CLOSURE, after[0])
+    if (step := _step_of_sum(source, call, events)) is not None and before and before[-1].kind == "backward":
+        raise _wrong(PARTIAL, step)
     for test in _counting(source, call):
         for event in events:
             if event.kind == "step" and not any(_counting(source, event.call)):
                 raise _wrong(SOME, event, test)
+
+
+def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Sequence[Event]) -> bool:
+    """Return whether the next step uses gradients of a later backward pass, and no clip comes between the two."""
+    step = next((event for event in after if event.kind == "step"), None)
+    if step is None or not before:
+        return step is not None
+    owners = {event.owner for event in after if event.kind == "step"}
+    start, end = end_of(after[0].call), end_of(step.call)
+    is_clipped = any(start < end_of(each) < end and _timeline(source).is_clip(each) for each in source.calls)
+    return before[-1].kind == "backward" and len(owners) == 1 and not is_clipped
+
+
+def _recomputes(source: Source, step: Event) -> bool:
+    kinds = [event.kind for event in _timeline(source).of_callees(step.call)]
+    return "backward" in kinds and "clip" not in kinds
+
+
+def _step_of_sum(source: Source, call: ast.Call, events: Sequence[Event]) -> Event | None:
+    """Return the step that uses the sum of several backward passes, or None if a clip does not run after each pass."""
+    steps = [event for event in events if event.kind == "step"]
+    passes = [event.call for event in events if event.kind == "backward"]
+    if any(any(_counting(source, each)) for each in [call, *passes]):
+        return None
+    if steps:
+        return steps[0] if all(any(_counting(source, step.call)) for step in steps) else None
+    loop = next(outer for outer in source.around(call) if isinstance(outer, (*LOOPS, *FUNCTIONS, ast.Module)))
+    if not isinstance(loop, LOOPS) or _names(getattr(loop, "target", None)) & _names(call):
+        return None
+    later = (event for event in _timeline(source).local(call) if end_of(event.call) > end_of(loop))
+    return next((event for event in later if passes and event.kind == "step"), None)
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} if node is not None else set()
 
 
 def check_attached(source: Source, call: ast.Call) -> None:

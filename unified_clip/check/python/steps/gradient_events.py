@@ -15,6 +15,8 @@ from .value_flow import Flow, code_of
 
 MAX_DEPTH = 4
 
+SCOPES = (ast.ClassDef, *FUNCTIONS)
+
 APPLY = ("apply_gradients", "apply")
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
@@ -205,7 +207,8 @@ class Timeline:
         return self._known_callees[call]
 
     def _found_callees(self, call: ast.Call) -> list[ast.AST]:
-        names = [last_name(call.func), *(each.id for each in call.args if isinstance(each, ast.Name))]
+        arguments = [*call.args, *(each.value for each in call.keywords if each.arg == "closure")]
+        names = [last_name(call.func), *(each.id for each in arguments if isinstance(each, ast.Name))]
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         callees: list[ast.AST] = []
         for name in names:
@@ -213,8 +216,8 @@ class Timeline:
             if owner is not None and name == names[0]:
                 same = [each for each in same if isinstance(self.source.parents[each], ast.ClassDef)]
             if len(same) > 1:
-                around = {outer for outer in self.source.around(call) if isinstance(outer, ast.ClassDef)}
-                same = [each for each in same if self.source.parents[each] in around]
+                around = {*self.source.around(call)}
+                same = [each for each in same if self.source.function(each, SCOPES) in around]
             callees += same if len(same) == 1 else []
         return [each for each in callees if each is not self.function(call)]
 
