@@ -199,7 +199,7 @@ def check_clean(changed: Sequence[Path]) -> None:
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
-    """Return the names of the committed files in a directory that did not change after the commit."""
+    """Return the names of the committed files in a directory, without files that changed after the commit."""
     run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":

@@ -30,7 +30,8 @@ def packages_of_callbacks(path: Path) -> set[str]:
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file. Set `twice` for a trainer's clip whose gradients unified_clip also clips."""
+    """Return the clips of a file. If unified_clip also clips the gradients of a trainer, set `twice` for the trainer's
+    clip."""
     own = _own_clips(source)
     off = {use.package for use in uses if use.config is not None and is_off(use.config)}
     return [_marked(source, use, own, is_other_off=use.package in off) for use in uses]
