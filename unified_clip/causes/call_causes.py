@@ -20,6 +20,10 @@ from .cause import Cause, CauseKind, instead
 from .observation import NORM_TOLERANCE, Observation, common_cause
 from .scaling import CLOSE, EXACT
 from .sums import steps_in_16_bits
+from .wrong_settings import or_simple_threshold
+
+LARGEST_ERROR = 1e-3
+"""The largest error of a sum in float32 that `norm_after` accepts."""
 
 BY_VALUE = Cause("another rule", "as when the threshold limits each element instead of the norm")
 
@@ -58,7 +62,8 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             break
         possible = list(hypotheses.common_causes(call, slack))
         if fitting := call.fitting(possible, slack):
-            return common_cause(fitting)
+            cause = common_cause(fitting)
+            return cause and or_simple_threshold(cause, call, (), ())
         if any(call.explains(each, slack) for each in possible if each.tolerance):
             # rounding hides whether this hypothesis or the correct call fits
             return touched_gradients(call) or steps_in_16_bits(call)
@@ -245,7 +250,8 @@ def norm_after(call: Observation) -> Cause | None:
         return None
     counted = [clipped for number in call.counted if (clipped := call.after[number])]
     # the call may measure the clipped gradients before it rounds them
-    tolerance = max([NORM_TOLERANCE, *(2.0 ** -FORMATS[each.dtype].precision for each in counted)])
+    in_float32 = min(call.elements * 2.0**-25, LARGEST_ERROR)
+    tolerance = max([NORM_TOLERANCE, in_float32, *(2.0 ** -FORMATS[each.dtype].precision for each in counted)])
     after = exact_norm(counted, call.p, "float64")
     if not math.isclose(norm, after, rel_tol=tolerance) or math.isclose(after, expected, rel_tol=4 * tolerance):
         return None

@@ -20,7 +20,7 @@ from . import call_causes, hypotheses
 from .cause import Cause
 from .observation import Hypothesis, Observation, common_cause
 from .sums import NARROW
-from .wrong_settings import lists_of, wrong_settings
+from .wrong_settings import lists_of, or_simple_threshold, wrong_settings
 
 SLACK = 1e-5
 """Two numbers are equal if their relative difference is at most SLACK."""
@@ -94,9 +94,9 @@ class _Call:
         twice = Hypothesis("clipped twice", hypotheses.TWICE, coefs=[coef * coef for coef in call.expected_coefs])
         common = list(hypotheses.common_causes(call, self.slack))
         # The call may return the correct norm, but clip by another one.
-        by_norms = [each for each in common if each.norms and not each.coefs and not each.is_mean]
+        by_norms = [each for each in common if each.norms and not each.coefs]
         common += _at_thresholds(call)
-        return [twice, *common, unclipped, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
+        return [twice, unclipped, *common, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
 
     @cached_property
     def is_regular(self) -> bool:
@@ -116,11 +116,13 @@ class _Call:
         """Return whether this call is a test for a cause of the call `other`.
 
         Both calls must have the same settings. A call with sparse gradients is not a test for a call with dense
-        gradients, because a framework has separate code for sparse gradients.
+        gradients, because a framework has separate code for sparse gradients. A call with repeated gradients is not a
+        test for a call without them.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
-        return self.is_regular and settings[0] == settings[1] and _has_sparse(here) <= _has_sparse(there)
+        is_special = _has_sparse(here) > _has_sparse(there) or _has_repeated(here) > _has_repeated(there)
+        return self.is_regular and settings[0] == settings[1] and not is_special
 
     def is_predicted(self, hypothesis: Hypothesis) -> bool:
         return self.call.explains(hypothesis, self.slack)
@@ -172,6 +174,9 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     if shown and shown.kind not in ALSO_HYPOTHESES:
         return Diagnosis(cause)
     contradictions: list[str] = []
+    precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
+    correct = [each.call for each in precise if each.is_correct]
+    differing = [each.call for each in precise if not each.is_correct]
     for fitting in _fitting(this):
         remaining = []
         for each in fitting:
@@ -181,14 +186,12 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
             else:
                 remaining.append((len(explained), each))
         if remaining:
-            return Diagnosis(_best(remaining))
+            best = _best(remaining)
+            return Diagnosis(best and or_simple_threshold(best, this.call, correct, differing))
     if _is_by_value(this, others):
         return Diagnosis(call_causes.BY_VALUE)
     if cause and cause.kind in OF_ROUNDING and not contradictions:
         return Diagnosis(cause)
-    precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
-    correct = [each.call for each in precise if each.is_correct]
-    differing = [each.call for each in precise if not each.is_correct]
     if wrong_setting := next(wrong_settings(this.call, correct, differing), None):
         return Diagnosis(wrong_setting)
     if cause and not contradictions:
@@ -222,10 +225,14 @@ def _has_sparse(call: Observation) -> bool:
     return any(isinstance(gradient, Sparse) for gradient in call.before)
 
 
+def _has_repeated(call: Observation) -> bool:
+    return max(call.times, default=1) > 1
+
+
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
-    return common_cause(best)
+    return common_cause([each for each in best if each.sentence != hypotheses.INVERTED] or best)
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:

@@ -40,6 +40,8 @@ CLIPPED_BY: dict[By, str] = {
 
 SQUARED_NORM = "as with the square of the norm instead of the norm"
 
+INVERTED = "as when gradients are scaled to the threshold only if the norm is below the threshold"
+
 TWICE = "as when the coefficient multiplies everything twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
@@ -58,6 +60,7 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     yield from _in_16_bits(call)
     yield from _lost(call)
     if call.by == "global":
+        yield from _repeated(call)
         yield from _not_counted(call, slack)
     yield from _other_norms(call)
     if call.by != "per group" and not call.are_norms:
@@ -161,6 +164,19 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
         yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))
 
 
+def _repeated(call: Observation) -> Iterator[Hypothesis]:
+    """Yield hypotheses that a gradient has an effect for each time that the list contains it."""
+    if max(call.times, default=1) < 2 or call.passed_norm is not None:
+        return
+    names = call.names_of(number for number, times in enumerate(call.times) if times > 1)
+    norms = [call.norm_over(number for number in call.counted for _ in range(call.times[number]))] * len(call.before)
+    coefs = [coef**times for coef, times in zip(call.coefficients(Hypothesis(norms=norms)), call.times, strict=True)]
+    sentence = f"as when the norm includes {names} {{}}as often as the list contains {names}"
+    yield Hypothesis("repeated parameter", sentence.format(""), norms)
+    also = f"and the coefficient multiplies {names} "
+    yield Hypothesis("repeated parameter", sentence.format(also), norms, coefs=coefs, tolerance=IN_FLOAT32)
+
+
 def _other_norms(call: Observation) -> Iterator[Hypothesis]:
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
@@ -197,9 +213,11 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
 def _always_scaled(call: Observation) -> Iterator[Hypothesis]:
     threshold, eps = call.threshold, call.eps
     coefs = [threshold / (n + eps) if i in call.counted and n + eps else 1.0 for i, n in enumerate(call.norms)]
-    if call.scalings and 0 < threshold < math.inf and any(coef > 1 for coef in coefs):
-        sentence = "as when gradients with a small norm are scaled up to the threshold"
-        yield Hypothesis("scaled gradients", sentence, coefs=coefs)
+    if call.scalings and 0 < threshold < math.inf:
+        if any(coef > 1 for coef in coefs):
+            sentence = "as when gradients with a small norm are scaled up to the threshold"
+            yield Hypothesis("scaled gradients", sentence, coefs=coefs)
+        yield Hypothesis("another condition", INVERTED, coefs=[max(coef, 1.0) for coef in coefs])
 
 
 def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:

@@ -49,9 +49,6 @@ class Hypothesis(NamedTuple):
     about: Sequence[int] = ()
     """The indices of the gradients that the cause affects. An empty sequence stands for all gradients."""
 
-    is_mean: bool = False
-    """Whether `norms` are means."""
-
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     """Combine hypotheses of one kind into one cause.
@@ -63,6 +60,8 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
         return None
     others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
     is_either = first.kind == "another eps of the clip" and first.eps and others
+    if first.kind == "another norm type":
+        return Cause(first.kind, ", or ".join(dict.fromkeys(each.sentence for each in fitting)))
     return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 
@@ -95,6 +94,9 @@ class Observation:
     groups: Sequence[object] = ()
     need_clip: Sequence[bool | int] = ()
     """Whether to clip each gradient. An empty sequence means that all gradients are clipped."""
+
+    times: Sequence[int] = ()
+    """How many times the list contains each gradient. The sequence is empty if the list contains no gradient twice."""
 
     infinite_norm_gives_nan: bool = False
     are_norms: bool = False

@@ -11,6 +11,7 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float, rounded
 from .cause import Cause
 from .observation import Hypothesis, Observation
+from .scaling import combined_norm
 
 IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
@@ -34,13 +35,17 @@ def rounding_noise(elements: int) -> float:
 COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the sum of the norms of the tensors": math.fsum,
     "the largest norm of the tensors": max,
-}
-"""Wrong ways to compute the total norm from the norms of all tensors."""
-
-MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
+"""Wrong ways to compute the total norm from the norms of all tensors."""
+
+OF_MEAN_SQUARES: dict[str, Callable[[Sequence[float]], float]] = {
+    "the root of the sum of the mean squares of the tensors": lambda roots: math.hypot(*roots),
+    "the root of the mean of the mean squares of the tensors": lambda roots: math.hypot(*roots) / math.sqrt(len(roots)),
+    "the sum of the root mean squares of the tensors": math.fsum,
+}
+"""Wrong ways to compute the total norm from the root mean square of each tensor."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
@@ -48,19 +53,26 @@ def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
     if call.by not in ("global", "per group") or call.passed_norm is not None:
         return
 
-    def combined(combine: Callable[[Sequence[float]], float], numbers: Sequence[int]) -> float:
-        return nearest_float(combine([call.own[number] for number in numbers]), call.norm_dtype)
+    sizes = {number: gradient.array.size or 1 for number, gradient in call.counted.items()}
+
+    def combined(combine: Callable[[Sequence[float]], float], norms: Mapping[int, float], numbers: list[int]) -> float:
+        return nearest_float(combine([norms[number] for number in numbers]), call.norm_dtype)
 
     def mean(numbers: Sequence[int]) -> float:
-        elements = sum(call.counted[number].array.size for number in numbers) or 1
-        return nearest_float(call.norm_over(numbers) / math.sqrt(elements), call.norm_dtype)
+        norm, elements = (
+            combined_norm([call.own[number] for number in numbers], 2),
+            sum(map(sizes.__getitem__, numbers)),
+        )
+        return nearest_float(norm / math.sqrt(elements), call.norm_dtype)
 
     measures: dict[str, Callable[[Sequence[int]], float]]
-    measures = {what: partial(combined, combine) for what, combine in (COMBINED | MEANS).items()}
-    measures |= {"the root of the mean of the squares": mean} if call.p == 2 else {}
+    measures = {what: partial(combined, combine, call.own) for what, combine in COMBINED.items()}
+    if call.p == 2 and not call.are_norms:
+        roots = {number: call.own[number] / math.sqrt(size) for number, size in sizes.items()}
+        measures |= {what: partial(combined, combine, roots) for what, combine in OF_MEAN_SQUARES.items()}
+        measures["the root of the mean of the squares"] = mean
     for what, measure in measures.items():
-        sentence = f"as with {what} instead of the norm"
-        yield Hypothesis("another norm type", sentence, call.norms_by(call.by, measure), is_mean=what not in COMBINED)
+        yield Hypothesis("another norm type", f"as with {what} instead of the norm", call.norms_by(call.by, measure))
 
 
 def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
@@ -93,6 +105,9 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
     sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
     for way in range(min(map(len, sums.values()), default=0)):
         yield sentence, partial(_root_of_sums, {number: each[way] for number, each in sums.items()}, dtype)
+    squares = {number: rounded(rounded(each.values(), dtype) ** 2, dtype) for number, each in call.counted.items()}
+    roots = {number: math.sqrt(float(np.sum(each))) for number, each in squares.items()}
+    yield f"as when each square is rounded to {dtype}", partial(call.norm_over, own=roots)
     if call.elements <= LONGEST_SEQUENCE:
         yield sentence, partial(_root_of_sequence, call, dtype)
     norms = {number: nearest_float(norm, dtype) for number, norm in call.own.items()}

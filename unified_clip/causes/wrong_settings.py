@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from .cause import Cause, CauseKind, distinct_texts, instead
 from .eps import COMMON_EPS, IN_ROOT, in_root, on_coefficient
@@ -35,7 +36,19 @@ ROUNDING = 1e-5
 MIN_LISTS = 2
 """The smallest number of lists of gradients that show that all norms are wrong by the same factor."""
 
+MIN_CALLS = 2
+"""The smallest number of calls that show a setting with any number of digits."""
+
+NARROW = 0.05
+"""A call shows a setting if the interval of this setting is narrower than this fraction of the setting."""
+
+ONE_DIGIT = 0.005
+"""One call shows a setting of one digit if the interval is narrower than this fraction of the setting. Such an interval
+contains a number of one digit by chance with a probability of 2 %."""
+
 DIGITS = (1, 2, 3, 6, 17)
+
+FEW_DIGITS = (1, 2)
 
 
 def wrong_settings(
@@ -53,49 +66,80 @@ def wrong_settings(
         yield from _scaled_norm(this, correct, differing)
         return
 
-    required = [each for each in (this, *correct) if each.threshold < math.inf]
-
-    def common(bounds: Bounds) -> Interval | None:
-        return _common(required, differing, partial(_numbers, bounds=bounds))
-
-    if (scale := common(_scale)) and not scale[0] <= 1 <= scale[1]:
+    calls = _calls(this, correct, differing)
+    if (scale := calls.common(_scale)) and not scale[0] <= 1 <= scale[1]:
         number = _simple(scale, ())
         if number is not None and any(map(_changes_unclipped, (this, *differing))):
             yield scaled_gradients(number)
     if this.threshold == math.inf:
         return
 
-    sentences = []
-    if eps := common(_eps):
-        number = _simple(eps, COMMON_EPS)
-        if number not in (None, this.eps) and not eps[0] <= this.eps <= eps[1] and 0 <= number <= LARGEST_EPS:
-            sentences.append(instead("eps", number, this.eps))
-    if this.p == 2 and this.passed_norm is None and (eps := common(_eps_in_root)):
-        number = _simple(eps, IN_ROOT)
-        if number is not None and 0 < eps[0] <= number <= LARGEST_EPS:
-            sentences.append(in_root(number))
-    if eps := common(_eps_on_coefficient):
-        number = _simple(eps, COMMON_EPS)
-        if number is not None and 0 < eps[0] <= number <= LARGEST_EPS:
-            sentences.append(on_coefficient(number))
-    if sentences:
-        yield Cause("another eps of the clip", ", or ".join(sentences))
-    if factor := common(_factor):
-        number = _simple(factor, (0.5, 2.0))
-        if number is not None and not factor[0] <= 1 <= factor[1]:
-            yield _threshold(this, this.threshold * number, number)
-    elif constant := common(_constant):
-        number = _simple(constant, ())
-        if number is not None and not constant[0] <= this.threshold <= constant[1]:
-            yield Cause("another threshold", f"as with a threshold of {number:.6g} in every case")
-    elif norm := common(_clipped_norm):
-        number = _simple(norm, ())
-        if number is not None and not norm[0] <= this.threshold <= norm[1]:
-            sentence = f"as when gradients above the threshold are scaled to a norm of {number:.6g}"
-            yield Cause("another threshold", sentence)
-    if conditions := list(_conditions(lambda powers: _common(required, differing, partial(_ratios, powers=powers)))):
+    if eps := list(_eps_sentences(this, calls)):
+        yield Cause("another eps of the clip", ", or ".join(eps))
+    if threshold := _threshold(this, calls, DIGITS):
+        yield threshold
+    elif (constant := calls.shown(_constant, this.threshold)) is not None:
+        yield Cause("another threshold", f"as with a threshold of {constant:.6g} in every case")
+    elif (norm := calls.shown(_clipped_norm, this.threshold)) is not None:
+        sentence = f"as when gradients above the threshold are scaled to a norm of {norm:.6g}"
+        yield Cause("another threshold", sentence)
+    if conditions := list(_conditions(lambda powers: _common(*calls, partial(_ratios, powers=powers)))):
         sentence = f"as when gradients are scaled to the threshold only if {', or if '.join(conditions)}"
         yield Cause("another condition", sentence)
+
+
+def or_simple_threshold(
+    cause: Cause, this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
+) -> Cause:
+    """Add a wrong threshold of few digits to the sentence of a cause if this threshold explains the calls, too."""
+    is_by_norm = this.by != "per slice" and _has_correct_norm(this) and this.threshold < math.inf
+    simple = _threshold(this, _calls(this, correct, differing), FEW_DIGITS) if is_by_norm else None
+    return cause._replace(sentence=f"{cause.sentence}, or {simple.sentence.removeprefix('as ')}") if simple else cause
+
+
+class _Calls(NamedTuple):
+    required: Sequence[Observation]
+    """The calls that a setting must explain."""
+
+    differing: Sequence[Observation]
+    """Calls of which a setting must explain most."""
+
+    def common(self, bounds: Bounds) -> Interval | None:
+        return _common(*self, partial(_numbers, bounds=bounds))
+
+    def shown(self, bounds: Bounds, correct: float, preferred: Sequence[float] = ()) -> float | None:
+        """Return the number that explains the calls in place of the correct number, or None.
+
+        Some number explains each random result. So a single call must show a preferred number, or a number of one
+        digit.
+        """
+        interval = self.common(bounds)
+        if interval is None or interval[0] <= correct <= interval[1]:
+            return None
+        widths = [_width(_numbers(each, bounds)) for each in (*self.required, *self.differing)]
+        if sum(width < NARROW for width in widths) >= MIN_CALLS:
+            return _simple(interval, preferred)
+        digits = (1,) if _width(interval) < ONE_DIGIT else ()
+        return _simple(interval, preferred, digits) if _width(interval) < NARROW else None
+
+
+def _calls(this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]) -> _Calls:
+    return _Calls([each for each in (this, *correct) if each.threshold < math.inf], differing)
+
+
+def _eps_sentences(this: Observation, calls: _Calls) -> Iterator[str]:
+    common = (*COMMON_EPS, *IN_ROOT)
+    sentences: dict[Bounds, Callable[[float], str]] = {
+        _eps: lambda number: instead("eps", number, this.eps),
+        _eps_in_root: in_root,
+        _eps_on_coefficient: on_coefficient,
+    }
+    if this.p != 2 or this.passed_norm is not None:
+        del sentences[_eps_in_root]
+    for bounds, sentence in sentences.items():
+        number = calls.shown(bounds, this.eps if bounds is _eps else 0.0, common)
+        if number is not None and 0 <= number <= LARGEST_EPS:
+            yield sentence(number)
 
 
 def scaled_gradients(factor: float) -> Cause:
@@ -139,12 +183,16 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
             yield f"the norm is above c times the threshold, with a c between {low:.5g} and {high:.5g}"
 
 
-def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
+def _threshold(this: Observation, calls: _Calls, digits: Sequence[int]) -> Cause | None:
+    factor = calls.common(_factor) or (1.0, 1.0)
+    number = _simple(factor, (0.5, 2.0), digits)
+    if number is None or factor[0] <= 1 <= factor[1]:
+        return None
     kind: CauseKind = "another threshold"
-    sentence = instead("a threshold of", threshold, this.threshold)
+    sentence = instead("a threshold of", this.threshold * number, this.threshold)
     if this.norm is None:
         kind = "coefficient"
-        sentence += f", or with a norm that is {distinct_texts([1 / factor], [1.0])[0]} times as large"
+        sentence += f", or with a norm that is {distinct_texts([1 / number], [1.0])[0]} times as large"
     return Cause(kind, sentence)
 
 
@@ -255,13 +303,18 @@ def _clipped_norm(call: Observation, norm: float, coefs: Interval) -> Interval:
     return (-math.inf, math.inf) if coefs[1] == math.inf else (math.inf, -math.inf)
 
 
-def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return a preferred number in the interval, or a number near the middle with few digits.
+def _simple(ends: Interval, preferred: Sequence[float], digits: Sequence[int] = DIGITS) -> float | None:
+    """Return a preferred number in the interval, or a number near the middle with one of these numbers of digits.
 
-    Return None if an end is infinite.
+    If there is no such number, or if an end is infinite, return None.
     """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None
-    rounded = (float(f"{(low + high) / 2:.{digits}g}") for digits in DIGITS)
-    return next((number for number in (*preferred, *rounded) if low <= number <= high), (low + high) / 2)
+    rounded = (float(f"{(low + high) / 2:.{each}g}") for each in digits)
+    return next((number for number in (*preferred, *rounded) if low <= number <= high), None)
+
+
+def _width(ends: Interval) -> float:
+    """Return the width of an interval as a fraction of its larger end."""
+    return (ends[1] - ends[0]) / max(map(abs, ends)) if ends[0] > -math.inf and ends[1] < math.inf else math.inf

@@ -116,7 +116,7 @@ def _other_gradients(
             if 0 < (most := max((each.relative for each in row.parameters.tensors), default=0.0)) < SMALL:
                 advice = (
                     f"The losses agree, and the gradients differ by at most {most:.2g} relatively. Compare the "
-                    "constants in the formulas, such as the eps of normalization layers"
+                    "constants in the formulas, such as the eps of normalization layers and of paddle.norm"
                 )
     return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")
 

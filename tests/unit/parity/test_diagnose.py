@@ -29,6 +29,7 @@ from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import match
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
+from unified_clip.parity.suite.call_form import CallForm
 from unified_clip.parity.suite.schema import FrameworkTable
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.arithmetic import rounded
@@ -214,9 +215,20 @@ def test_no_cause_is_named_if_two_fit() -> None:
 
 
 def test_one_of_equal_gradients_is_left_out() -> None:
-    clip_case = named_case("global_norm", [dense([3.0, 4.0]), dense([1.0]), dense([4.0, 3.0])])
+    clip_case = named_case("global_norm", [dense([3.0, 4.0, 0.0]), dense([1.0]), dense([4.0, 0.0, 3.0])])
     sentence = "as when one of 'embedding' and 'encoder.bias' is left out of the norm"
     assert diagnose_outcome(clip_case, CallOutcome(dense(math.sqrt(26)))) == ("left out", sentence)
+
+
+@pytest.mark.parametrize(("times", "words"), [(1, ""), (2, "and the coefficient multiplies 'encoder.weight' ")])
+def test_a_gradient_has_an_effect_for_each_time_that_the_list_contains_it(times: int, words: str) -> None:
+    clip_case = dataclasses.replace(GLOBAL, call_form=CallForm(listed=[0, 1, 2, 1, 3]))
+    norm = exact_norm([g for index in (0, 1, 1, 2, 3) if (g := gradients()[index])], 2, "float32")
+    scaled = [oracle.scaled(each, 0.1 / (norm + 1e-6)) for each in gradients()]
+    if times == 2:
+        scaled[1] = oracle.scaled(scaled[1], 0.1 / (norm + 1e-6))
+    sentence = f"as when the norm includes 'encoder.weight' {words}as often as the list contains 'encoder.weight'"
+    assert diagnose_outcome(clip_case, CallOutcome(dense(norm), scaled)) == ("repeated parameter", sentence)
 
 
 def test_all_gradients_with_one_axis_are_left_out() -> None:

@@ -150,10 +150,17 @@ def test_a_threshold_that_explains_unchanged_gradients_of_another_case_is_named(
     assert diagnoses["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
 
 
-def test_a_threshold_is_named_in_place_of_a_mean_that_is_not_returned() -> None:
+SQUARES = ("mean squares of the tensors", "squares")
+
+
+def test_a_threshold_is_named_beside_a_mean_that_is_not_returned() -> None:
     lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
-    assert {each.cause and each.cause.kind for each in diagnoses.values()} == {"another threshold"}
+    means = [f"as with the root of the mean of the {squares} instead of the norm, or " for squares in SQUARES]
+    for threshold in THRESHOLDS[:2]:
+        cause = diagnoses[f"two at {threshold}"].cause
+        assert cause
+        assert cause.sentence == f"{''.join(means)}with a threshold of {2 * threshold} instead of {threshold}"
 
 
 @pytest.mark.parametrize("factors", [(1.00018, 1.00088, 1.0007), (1.0002, 1.0002, 1.0009)])
@@ -177,6 +184,26 @@ def test_an_eps_is_added_to_a_coefficient_of_at_most_1() -> None:
 def test_one_list_does_not_show_that_all_norms_are_too_large() -> None:
     diagnoses = diagnose_function(lambda g, c: by_norm(2.1 * math.hypot(*norms(g)), c), {"two": LISTS["two"]})
     assert [each.cause for each in diagnoses.values()] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("lists", "other"),
+    [(("below 1",), ", or with a threshold of 0.49 instead of 0.7"), (("below 1", "tiny"), "")],
+)
+def test_a_single_threshold_is_half_or_squared(lists: Sequence[str], other: str) -> None:
+    tensors = {**LISTS, "below 1": [[0.6, 0.4], [0.3]]}
+    diagnoses = diagnose_function(
+        lambda g, c: by_norm(math.hypot(*norms(g)), c * c), {name: tensors[name] for name in lists}
+    )
+    square = "as with the square of the threshold instead of the threshold"
+    assert diagnoses["below 1 at 0.7"].cause == ("another threshold", square + other)
+
+
+@pytest.mark.parametrize("coef", [0.8123, 0.9312])
+def test_one_random_coefficient_shows_no_eps(coef: float) -> None:
+    lists = {"below 1": [[0.6, 0.4], [0.3]]}
+    diagnoses = diagnose_function(lambda g, c: (coef if c < 0.75 else 1.0, math.hypot(*norms(g))), lists)
+    assert [each.cause and each.cause.kind for each in diagnoses.values()] == ["another threshold"]
 
 
 def test_the_last_gradient_is_left_out_of_each_list() -> None:

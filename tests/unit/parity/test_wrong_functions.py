@@ -87,6 +87,15 @@ def sum_of_norms(grads: Arrays) -> float:
     return sum(total([g]) for g in grads)
 
 
+def root_mean_square(gradient: np.ndarray[Any, Any]) -> float:
+    return float(np.sqrt(np.mean(gradient.astype(np.float64) ** 2)))
+
+
+def norm_in_float32(grads: Arrays) -> float:
+    squares = np.concatenate([g.ravel() for g in grads]).astype(np.float32) ** 2
+    return float(np.sqrt(np.add.accumulate(squares)[-1]))
+
+
 def in_float16(number: float) -> float:
     return float(np.float16(number))
 
@@ -137,6 +146,8 @@ LOST_SIGNS = (
 ALWAYS_SCALED = "as when gradients with a small norm are scaled up to the threshold"
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
+MEAN_SQUARES = "the mean squares of the tensors"
+INVERTED = "as when gradients are scaled to the threshold only if the norm is below the threshold"
 SCALED_UP = {("scaled gradients", ALWAYS_SCALED), ("overflow", BEYOND)}
 AFTER = "the returned norm is the norm of the clipped gradients, not of the unclipped gradients"
 
@@ -262,7 +273,42 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "maximum in place of minimum": (
         clip_by(lambda n, c: max(1.0, c / n) if n else 1.0),
-        {("not clipped", NOT_CLIPPED), *SCALED_UP},
+        {("not clipped", NOT_CLIPPED), ("another condition", INVERTED), ("overflow", BEYOND)},
+    ),
+    "inverted condition": (
+        clip_by(lambda n, c: c / n if 0 < n < c < math.inf else 1.0),
+        {("not clipped", NOT_CLIPPED), ("another condition", INVERTED)},
+    ),
+    **{
+        f"{words}, {returns_it=}": (
+            clip_by_norm(combine, returns_it=returns_it),
+            {("another norm type", f"as with {words} instead of the norm")},
+        )
+        for words, combine in {
+            f"the root of the sum of {MEAN_SQUARES}": lambda grads: math.hypot(*map(root_mean_square, grads)),
+            f"the root of the mean of {MEAN_SQUARES}": lambda grads: root_mean_square(
+                np.array([*map(root_mean_square, grads)])
+            ),
+            "the sum of the root mean squares of the tensors": lambda grads: sum(map(root_mean_square, grads)),
+        }.items()
+        for returns_it in (True, False)
+    },
+    "squares in float16": (
+        clip_by_norm(lambda grads: math.sqrt(sum((g.astype(np.float16) ** 2).sum(dtype=float) for g in grads))),
+        {
+            ("16 bits", "as when each square is rounded to float16"),
+            *(
+                ("overflow", f"the norm is inf instead of {norm}: squares exceed the range of float16")
+                for norm in (418.929, 55677.6)
+            ),
+        },
+    ),
+    "norm of the clipped gradients in float32": (
+        lambda grads, limit: (
+            [g * clip_arrays(total(grads), limit) for g in grads],
+            norm_in_float32([g * clip_arrays(total(grads), limit) for g in grads]),
+        ),
+        {("norm after the clip", AFTER)},
     ),
     "no minimum": (clip_by(lambda n, c: c / n if n else 1.0), SCALED_UP),
     "minimum of the coefficient and the threshold": (

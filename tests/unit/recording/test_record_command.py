@@ -209,6 +209,17 @@ def test_a_recording_without_events_is_an_error_for_compare(folder: Path) -> Non
         compare(folder / "run.jsonl", folder / "run.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [("sys.exit('no data')", "failed with exit status 1"), ("os.kill(os.getpid(), 9)", "was ended by signal 9")],
+)
+def test_a_command_that_fails_before_the_first_clip_call_is_the_reason(folder: Path, ending: str, words: str) -> None:
+    completed = record(folder, sys.executable, "-c", f"import os, sys; {ending}")
+    assert completed.returncode
+    assert f"run.jsonl: No clip calls were recorded. The command {words}. Correct the command" in completed.stderr
+    assert "torch.compile" not in completed.stderr
+
+
 def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) -> None:
     (folder / "broken").mkdir()
     write(folder / "broken" / "unified_clip.py", "")

@@ -44,6 +44,7 @@ def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation
         names=case.names,
         groups=form.groups or (),
         need_clip=form.need_clip or (),
+        times=[form.listed.count(number) for number in range(len(case.gradients))] if form.listed else (),
         infinite_norm_gives_nan=call.infinite_norm_gives_nan,
     )
 

@@ -224,6 +224,14 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
             "optimizer clears its gradients before the backward passes"
         )
         return Cause("other gradients", f"{place}. The recording does not show why: {advice}")
+    most = gradient_hints.largest_difference(pair)
+    if 0 < most < gradient_hints.TINY:
+        advice = (
+            f"the norms of the gradients differ by at most {most:.2g} relatively. Other data would cause a larger "
+            "difference. Look for an eps in a formula of the forward pass or the loss. For example, the gradient of "
+            "paddle.norm divides by the norm plus 1e-12"
+        )
+        return Cause("other gradients", f"{place}: {advice}")
     advice = f"compare data, forward pass and loss{gradient_hints.hint(point, pair)}"
     if packed := packed_names(pair.a, pair.b, pair.names):
         advice += f". Also compare the order of the parts in {names_text(packed)}"

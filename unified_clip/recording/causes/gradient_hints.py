@@ -11,11 +11,19 @@ from ..recorded_run import RecordedRun
 from ..rounding import PRODUCT, ROUNDING, distance, single
 from ..rounding_noise import noise_floor
 
+TINY = 1e-10
+"""If gradients of float64 differ by less than this fraction, other data cannot be the cause."""
+
+
+def largest_difference(pair: CallPair) -> float:
+    """Return the largest relative difference of the gradients' norms. Rounding noise counts as 0."""
+    floor = max(noise_floor(pair.a), noise_floor(pair.b))
+    differences = (distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor)
+    return max(differences, default=0.0)
+
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:
-    floor = max(noise_floor(pair.a), noise_floor(pair.b))
-    differences = [distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor]
-    most = max(differences, default=0.0)
+    most = largest_difference(pair)
     if multiplied := _multiplied(point, pair) or _decayed(point, pair):
         return multiplied
     if 0 < most < 0.02:
@@ -38,7 +46,11 @@ def _multiplied(point: DivergencePoint, pair: CallPair) -> str:
     norms = list(numbers(pair, "gradient"))
     factors = {name or "": b / a for name, a, b in _differing(pair) if a}
     factor = float(f"{next(iter(factors.values()), math.nan):.2g}")
-    if 2 * len(factors) > len(norms) or not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values()):
+    if (
+        not factors
+        or 2 * len(factors) > len(norms)
+        or not all(math.isclose(each, factor, rel_tol=1e-4) for each in factors.values())
+    ):
         return ""
     names = enumeration([*map(repr, factors)])
     if len(factors) == 1:

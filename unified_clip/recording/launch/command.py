@@ -57,13 +57,20 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     merged = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)
     try:
-        for note in [*merged.notes, *([] if merged.events else [f"{file}: {NO_CALLS}"])]:
+        for note in [*merged.notes, *([] if merged.events else [f"{file}: {_without_calls(status)}"])]:
             complain(note)
     except OSError:  # nobody reads stderr any more, as in `2>&1 >/dev/null | head -1`
         flush_or_discard()
     if status < 0:
         _end_by_signal(-status)
     return status
+
+
+def _without_calls(status: int) -> str:
+    if status == 0:
+        return NO_CALLS
+    end = f"failed with exit status {status}" if status > 0 else f"was ended by signal {-status}"
+    return f"No clip calls were recorded. The command {end}. Correct the command, and record it to another file."
 
 
 def _create(file: Path, parts: Path) -> None:
