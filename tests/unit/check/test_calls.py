@@ -178,6 +178,8 @@ def test_a_clip_in_a_function_of_the_file_is_judged_at_its_calls(
         ("grads = [clip([g])[0] for g in grads]", "The call is in a loop over grads"),
         ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only grads[:-2], a part of a list."),
         ("clip.attach_to(opt).detach()", "attach_to(...).detach() detaches the clip at once"),
+        ("h = clip.attach_to(opt)\n    h.detach()\n    opt.step()", "h.detach() in line 8 detaches the clip at once"),
+        ("with clip.attach_to(opt):\n        print(1)\n    opt.step()", "The end of the with block in line 8 detaches"),
         ("model.fit(x)\n    clip.attach_to(opt)", "This clip comes after model.fit(x) in line 7"),
         ("clipped = clip(grads)\n    del clipped", "No code uses the result of this call"),
         (
@@ -211,7 +213,10 @@ def test_a_function_of_a_framework_whose_result_no_code_uses_is_unknown(check: C
         "model.fit(x)\n    clip.attach_to(opt)\n    model.fit(x)",
         "clip.attach_to(opt)\n    opt = torch.optim.SGD(p)\n    clip.attach_to(optimizer=opt)\n    opt.step()",
         "if a:\n        clip.attach_to(opt)\n    else:\n        opt = torch.optim.SGD(p)",
-        "handle = clip.attach_to(opt)\n    handle.detach()\n    opt = torch.optim.SGD(p)",
+        "handle = clip.attach_to(opt)\n    run()\n    handle.detach()\n    opt = torch.optim.SGD(p)",
+        "handle = clip.attach_to(opt)\n    yield\n    handle.detach()",
+        "handle = clip.attach_to(opt)\n    if done:\n        handle.detach()",
+        "with clip.attach_to(opt):\n        yield opt",
         "clip.attach_to(opt)\n    opt = wrap(opt)",
         "with clip.attach_to(opt):\n        model.fit(x)",
     ],
@@ -254,3 +259,12 @@ def test_the_closure_of_the_same_function_decides(check: Check) -> None:
     source = TORCH + "\n\n".join(map("".join, zip(functions, bodies, strict=True)))
     finding = only_finding(check({"a.py": source}))
     assert (finding.line, finding.does.partition(".")[0]) == (8, "This clip comes before opt")
+
+
+@pytest.mark.parametrize("between", ["", "run()\n    "])
+def test_a_hook_that_is_removed_at_once_clips_nothing(check: Check, between: str) -> None:
+    hook = f"handle = opt.register_step_pre_hook(lambda *args: {CALLS[TORCH]})\n    {between}handle.remove()"
+    findings = check({"a.py": f"{TORCH}def step(model, opt):\n    {hook}\n    opt.step()\n"}).findings
+    assert [each.does.partition(",")[0] for each in findings] == (
+        [] if between else ["handle.remove() in line 6 detaches the clip at once"]
+    )

@@ -8,8 +8,9 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-from ....config.formats.python_source import FUNCTIONS, Source, end_of, shortened
+from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name, shortened
 from ....errors import ConfigError
+from ..configuration_uses import SHOWS
 from ..optimizers import attached, is_made
 from ..steps.gradient_events import MAX_DEPTH, Event, Timeline
 from ..steps.value_flow import LOOPS
@@ -32,7 +33,10 @@ REPLACED = (
     "after that line. "
 )
 CALLED = "Line {line} runs this clip by {call}. {why}"
-DETACHED = "attach_to(...).detach() detaches the clip at once, so the clip has no effect. Remove .detach(). "
+DETACHED = "{code} detaches the clip at once, so the clip has no effect. {edit}. "
+
+DETACHING = ("detach", "remove")
+RUNNING = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom)
 
 
 _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, frozenset()))
@@ -44,6 +48,9 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
 
     If the clip's function has no backward pass and no step, its callers are checked instead.
     """
+    for outer in source.around(call):
+        if isinstance(outer, ast.Call) and "hook" in last_name(outer.func):
+            check_detached(source, outer)
     events = _events(source, call)
     for caller in _timeline(source).callers(call) if not events and depth < MAX_DEPTH else ():
         try:
@@ -104,13 +111,38 @@ def _names(node: ast.AST | None) -> set[str]:
 
 def check_attached(source: Source, call: ast.Call) -> None:
     """Raise ConfigError if a call of `attach_to` does not clip the steps of the optimizer."""
-    if getattr(source.parents[call], "attr", "") == "detach":
-        raise ConfigError(DETACHED + ADVICE)
+    check_detached(source, call)
     events = [event for event in _timeline(source).local(call) if event.kind == "step"]
     if events and all(end_of(event.call) < end_of(call) for event in events):
         raise _wrong(LATE, events[-1])
     if (line := _replaced(source, call)) is not None:
         raise ConfigError(REPLACED.format(line=line, name=attached(call)) + ADVICE)
+
+
+def check_detached(source: Source, call: ast.Call) -> None:
+    """Raise ConfigError if code attaches a clip, or registers a hook that clips, and detaches it at once."""
+    holder = source.parents[call]
+    if getattr(holder, "attr", "") in DETACHING:
+        method = ast.unparse(holder).rpartition(".")[2]
+        code = f"{last_name(call.func)}(...).{method}()"
+        raise ConfigError(DETACHED.format(code=code, edit=f"Remove .{method}()") + ADVICE)
+    block = source.parents.get(holder)
+    end: ast.expr | ast.stmt | None = None
+    if isinstance(holder, ast.withitem) and isinstance(block, ast.With | ast.AsyncWith):
+        end, code, edit = (
+            block,
+            f"The end of the with block in line {block.end_lineno}",
+            "Put the training into the block",
+        )
+    elif isinstance(holder, ast.Assign):
+        names = [f"{ast.unparse(holder.targets[0])}.{method}" for method in DETACHING]
+        calls = [each for each in source.calls if ast.unparse(each.func) in names and end_of(each) > end_of(call)]
+        end = next((each for each in calls if block in [*source.around(each)][:2]), None)
+        code, edit = (f"{ast.unparse(end)} in line {end.lineno}", "Remove this call") if end else ("", "")
+    running = (each for each in source.nodes if isinstance(each, RUNNING) and each is not end)
+    between = (each for each in running if end and end_of(call) < end_of(each) <= end_of(end))
+    if end and all(last_name(getattr(each, "func", each)) in SHOWS for each in between):
+        raise ConfigError(DETACHED.format(code=code, edit=edit) + ADVICE)
 
 
 def _replaced(source: Source, call: ast.Call) -> int | None:
