@@ -410,3 +410,23 @@ def test_an_argument_that_clips_may_come_with_the_call_of_a_class_in_a_table(che
     findings = check({"a.py": source.format(", global_clipnorm=1.0")}, NEAREST).findings
     assert [each for each in findings if each.kind == "missing"] == []
     assert only_finding(check({"a.py": source.format("")}, NEAREST)).kind == "missing"
+
+
+@pytest.mark.parametrize(
+    ("start", "is_wrong"),
+    [
+        ("net, other = A(), B()", True),
+        ("net, other = A(), B()\nopt_other = torch.optim.Adam(other.parameters())", True),
+        ("net = A()\nother = wrap(net)", False),
+        ("other = A()\nnet = wrap(layers=[other])", False),
+        ("net = A()\nother = load('a.pt')\nother, opt = prepare(net, opt)", False),
+        ("net = A()", False),
+    ],
+)
+def test_a_step_after_a_clip_of_another_model_is_missing(check: Check, start: str, is_wrong: bool) -> None:
+    lines = "def step(loss):\n    loss.backward()\n    clip_grad_norm_(other.parameters(), 1.0)\n    opt.step()\n"
+    imports = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n\n"
+    source = f"{imports}{start}\nopt = torch.optim.Adam(net.parameters())\n\n\n{lines}"
+    findings = check({"a.py": source}).findings
+    assert [(each.kind, each.clip) for each in findings] == [("missing", "opt.step")] * is_wrong
+    assert all("this file clips the gradients of other, in line" in each.does for each in findings)

@@ -35,13 +35,15 @@ class _Steps:
         self.source, self.timeline = source, timeline
         self.attached = {owner: call.lineno for call in source.calls if (owner := attached(call))}
         self.made = self._made()
+        self.of_others: list[_Clipped] = []
+        """The clips of models that are not the model of the optimizer that steps next."""
 
     def _made(self) -> dict[str, list[ast.Call]]:
         made: dict[str, list[ast.Call]] = {}
         for node in self.source.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                for target in node.targets:
-                    made.setdefault(ast.unparse(target), []).append(node.value)
+            for target, value, _ in value_flow.assigned(node) if isinstance(node, ast.Assign) else ():
+                if isinstance(value, ast.Call):
+                    made.setdefault(ast.unparse(target), []).append(value)
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
@@ -58,8 +60,10 @@ class _Steps:
                 continue
             if other.kind == "backward":
                 return 0
-            if other.kind == "clip" and not self._is_of_another(event.owner, other.call):
-                return other.call.lineno
+            if other.kind == "clip":
+                if not self._is_of_another(event.owner, other.call):
+                    return other.call.lineno
+                self.of_others.append(_Clipped(", ".join(sorted(self._clipped_models(other.call))), other.call.lineno))
         return None
 
     def _clip_of_optimizer(self, owner: str) -> int:
@@ -87,11 +91,22 @@ class _Steps:
         return 0 if any(last_name(each.func) in COMPUTING for each in calls) else None
 
     def _is_of_another(self, owner: str, clip: ast.Call) -> bool:
-        clipped = {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
-        mine = self._models(owner)
+        clipped, mine = self._clipped_models(clip), self._models(owner)
         others = [self._models(other) for other in self.made if other != owner]
         is_of_other = any(each and not value_flow.are_apart(clipped, each) for each in others)
-        return value_flow.are_apart(clipped, mine) and is_of_other
+        return value_flow.are_apart(clipped, mine) and (is_of_other or self._are_unrelated(clipped, mine))
+
+    def _clipped_models(self, clip: ast.Call) -> set[str]:
+        return {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
+
+    def _are_unrelated(self, left: set[str], right: set[str]) -> bool:
+        """Return whether the file builds all models, and builds no model of one set from a model of the other set."""
+        for models, others in ((left, right), (right, left)):
+            for calls in (self.made.get(model) or self.made.get(f"self.{model}") for model in models):
+                nodes = [node for call in calls or () for node in self.timeline.flow.reached(call)]
+                if not nodes or others & {value_flow.code_of(node).removeprefix("self.") for node in nodes}:
+                    return False
+        return True
 
     def _models(self, owner: str) -> set[str]:
         calls = [call for call in self.made.get(owner, ()) if is_made(self.source, call)]
@@ -114,7 +129,7 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
         if not _is_wrapper(timeline, event, events):
             judged.append((event, steps.clip_of(event, events[:index])))
     clipped = [_Clipped(event.owner, line) for event, line in judged if line]
-    uses = _of_steps(path, judged, clipped) if clipped else []
+    uses = _of_steps(path, judged, clipped or steps.of_others)
     return uses + optimizers_without_clip.read(source, path, timeline, {event.owner for event, _ in judged})
 
 
@@ -130,7 +145,7 @@ def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
     owners = {each.owner for each in clipped}
     uses: dict[ast.Call, ClipUse] = {}
-    for event, line in judged:
+    for event, line in judged if clipped else ():
         if line or (line is None and event.owner in owners):
             continue
         other = next((each for each in clipped if each.owner != event.owner), clipped[0])
