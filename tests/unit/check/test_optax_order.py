@@ -39,6 +39,16 @@ LATE = {
     "parts = [optax.trace(0.9)]\nif wanted:\n    parts += [clip.as_optax()]\ntx = optax.chain(*parts)": (
         "optax.trace(0.9)"
     ),
+    "parts = list()\nparts.append(optax.trace(0.9))\nparts += [clip.as_optax()]\ntx = optax.chain(*parts)": (
+        "optax.trace(0.9)"
+    ),
+    "def make():\n    return [optax.trace(0.9)]\nparts = make()\nparts.append(clip.as_optax())\n"
+    "tx = optax.chain(*parts)": "optax.trace(0.9)",
+    "parts = []\nif fast:\n    parts.append(optax.trace(0.9))\nparts.append(clip.as_optax())\n"
+    "tx = optax.chain(*parts)": "optax.trace(0.9)",
+    "parts = [clip.as_optax()]\nparts.insert(0, optax.trace(0.9))\ntx = optax.chain(*parts)": "optax.trace(0.9)",
+    "class A:\n    def tx(self):\n        self.parts = [optax.trace(0.9)]\n        self.parts.append(clip.as_optax())\n"
+    "        return optax.chain(*self.parts)": "optax.trace(0.9)",
     "tx = optax.chain(*([optax.trace(0.9)] + [clip.as_optax()]))": "optax.trace(0.9)",
     "adam = optax.adam(0.1)\nparts = (adam,) + (clip.as_optax(),)\ntx = optax.chain(*parts)": "optax.adam(0.1)",
     "tx = partial(optax.chain, optax.trace(0.9))(clip.as_optax())": "optax.trace(0.9)",
@@ -92,6 +102,11 @@ def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
         "parts = []\nparts.append(clip.as_optax())\ntx = optax.chain(*parts, optax.adam(0.1))",
         "parts = [optax.adam(0.1)]\nparts.insert(0, clip.as_optax())\ntx = optax.chain(*parts)",
         "parts = [clip.as_optax()]\nparts += [optax.adam(0.1)]\ntx = optax.chain(*parts)",
+        "parts = []\nif fast:\n    parts.append(clip.as_optax())\nparts.append(optax.adam(0.1))\n"
+        "tx = optax.chain(*parts)",
+        "parts = list(others)\nparts.append(clip.as_optax())\ntx = optax.chain(*parts)",
+        "def make(rate):\n    return optax.chain(clip.as_optax(), optax.sgd(rate))\n"
+        "tx = optax.inject_hyperparams(make)(rate=1)",
         "parts = [optax.trace(0.9)]\nparts = [clip.as_optax()]\nparts.append(optax.adam(0.1))\n"
         "tx = optax.chain(*parts)",
         "parts = []\nparts.append(('a', clip.as_optax()))\nparts.append(('b', optax.adam(0.1)))\n"
@@ -129,7 +144,6 @@ INSIDE = {
     f"tx = optax.partition({{'g': {GROUPED}, 'd': optax.adamw(1e-3)}}, labels)": "optax.partition",
     f"transforms = {{}}\ntransforms['g'] = {GROUPED}\ntx = optax.partition(transforms, labels)": "optax.partition",
     f"{MAKE}tx = optax.partition({{'g': make(1), 'd': make(2)}}, labels)": "optax.partition",
-    f"{MAKE}tx = optax.inject_hyperparams(make)(rate=1)": "optax.inject_hyperparams",
     f"class A:\n    def build(self):\n        self.g = {GROUPED}\n"
     "        self.tx = optax.partition({'g': self.g, 'd': optax.sgd(1)}, labels)": "optax.partition",
     f"tx = optax.chain(optax.masked({CLIP}, mask), optax.adam(1))": "optax.masked",

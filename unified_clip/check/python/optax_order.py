@@ -14,7 +14,7 @@ from .steps.value_flow import APPENDING, Flow
 
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")
-PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", *WRAPPERS)
+PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", "inject_hyperparams", *WRAPPERS)
 """Functions of optax that wrap a transformation, and pass all gradients to the transformation."""
 
 KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
@@ -168,7 +168,7 @@ def _add_late(
             parts, inner = [value], "entries" if kind == "entry" else kind
         case ast.Name() if node.id not in source.imports and len(values := flow.values(node)) == 1:
             parts = values
-        case ast.Name() if kind == "transformation" and (values := flow.list_parts(node)):
+        case ast.Name() | ast.Attribute() if kind == "transformation" and (values := flow.list_parts(node)):
             parts = values
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             parts = [left, right]

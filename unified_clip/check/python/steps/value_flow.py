@@ -59,15 +59,26 @@ class Flow:
         return [value for value in values if value not in around]
 
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
-        """Return the values that make the list `read`: a literal, and then each value that code adds at the end.
+        """Return the values that make the list `read`, in their order: a first list, and each value that code adds.
 
         Return [] if the variable is no such list, or if its order is unknown.
         """
         values = self.values(read)
-        parts = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
-        is_literal = bool(parts) and isinstance(parts[0].value, ast.List | ast.Tuple) and not parts[0].is_added
-        is_built = is_literal and all(each.is_added and not _is_insertion(each.node) for each in parts[1:])
-        return [each.value for each in parts] if is_built else []
+        added = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
+        added.sort(key=lambda each: each.end)
+        first = added.pop(0).value if added and not added[0].is_added else None
+        is_empty = isinstance(first, ast.Call) and not first.args and code_of(first.func) in ("list", "tuple")
+        is_list = isinstance(first, ast.List | ast.Tuple) or self.returned(getattr(first, "func", read))
+        parts = [first] if first is not None and is_list else []
+        for each in added if parts or is_empty else ():
+            match each.node:
+                case ast.Call(func=ast.Attribute(attr="insert"), args=[ast.Constant(value=0), value]):
+                    parts.insert(0, value)
+                case _ if not each.is_added or _is_insertion(each.node):
+                    return []
+                case _:
+                    parts.append(each.value)
+        return parts
 
     def _values_at(self, read: ast.AST) -> list[ast.expr]:
         everywhere = self._assignments.get(code_of(read), ())
