@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     text = options.document.read_text(encoding="utf-8")
     new = text
-    for name, table in (("files", files()), ("families", families()), ("keys", keys()), ("known", known())):
+    for name, table in (("files", files()), ("families", families()), ("known", known())):
         begin, end = BEGIN.format(name), END.format(name)
         if new.count(begin) != 1 or new.count(end) != 1:
             print(f"{options.document.name} has no place for a table: {begin} {end}", file=sys.stderr)
@@ -75,22 +75,6 @@ def families() -> str:
             titles.setdefault(file_format.not_finite, []).append(file_format.title)
     nonfinite_rows = [[", ".join(trainers), text] for text, trainers in titles.items()]
     return f"{rules}\n\n{_markdown.table(['trainer', 'a norm that is not finite'], nonfinite_rows)}"
-
-
-def keys() -> str:
-    rows = [
-        [
-            f"`{file_format.name}`",
-            f"`{key.key}`",
-            key.versions,
-            key.default,
-            key.meaning,
-            key.support,
-        ]
-        for file_format in FORMATS.values()
-        for key in file_format.keys
-    ]
-    return _markdown.table(["format", "key", "versions", "default", "meaning", "unified_clip"], rows)
 
 
 def known() -> str:

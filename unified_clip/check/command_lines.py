@@ -48,7 +48,10 @@ COMMAND_TRAINERS = {
     "trl": ("hf", "max_grad_norm"),
     "megatron": ("megatron", "clip_grad"),  # of ms-swift
 }
-"""For each program: its format with the rule and the default threshold, and the option of the threshold."""
+"""For each program: its format with the rule, and the option of the threshold."""
+
+DEFAULT_THRESHOLD = 1.0
+"""The default threshold of these programs."""
 
 COMMAND = re.compile(
     rf"(?<![\w./-])({'|'.join(COMMAND_TRAINERS)})\s+(dpo|grpo|kto|pt|reward|rlhf|rloo|sft)(?![\w.-])((?:\\\n|[^\n])*)"
@@ -122,9 +125,7 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
         left = [each for each in left if each not in own_options]
         uses += [replace(use(path, each._replace(name=key), trainer), call=call) for each in own_options]
         if not (own_options or command.has_file or names.intersection(read)):
-            default = use(
-                path, CommandLineSetting(command.lines[0], key, float(trainer.keys[0].default), False), trainer
-            )
+            default = use(path, CommandLineSetting(command.lines[0], key, DEFAULT_THRESHOLD, False), trainer)
             clip = f"{trainer.title} by default: {command.name} without --{command.option}"
             defaults.append(replace(default, clip=clip, by_default=True, call=call))
     uses += [use(path, each) for each in left]

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomlkit
 from packaging.version import Version
 
 from unified_clip.config import documents
 from unified_clip.config.documents import DOCUMENT_KINDS, Document
-from unified_clip.config.formats import FORMATS, Format, FormatKey
+from unified_clip.config.formats import FORMATS, Format
 
 DATA = Path(__file__).parents[2] / "data" / "formats"
+PAGE = Path(__file__).parents[3] / "docs" / "formats.md"
+
+
+class FormatKey(NamedTuple):
+    """A row of the table "Every key" in docs/formats.md."""
+
+    format: str
+    key: str
+    versions: str
+    default: str
+    meaning: str
+    support: str
+
+
+def _keys() -> list[FormatKey]:
+    table = PAGE.read_text(encoding="utf-8").partition("\n## Every key\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
+    return [FormatKey(*(cell.strip(" `") for cell in row)) for row in rows]
+
+
+KEYS = _keys()
 
 
 @dataclass(frozen=True)
@@ -24,7 +45,7 @@ class Sample:
     file: str
     version: str | None = None
     rows: list[str] = field(default_factory=list)
-    """The rows of `format.keys` that it shows."""
+    """The rows of the table in docs/formats.md that it shows."""
 
     settings: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
@@ -53,6 +74,10 @@ class Sample:
 def row(key: FormatKey) -> str:
     """How `expected.toml` names a row: the key, and the versions where it is about some."""
     return f"{key.key} ({key.versions})" if key.versions else key.key
+
+
+def keys_of(trainer: Format) -> list[FormatKey]:
+    return [key for key in KEYS if key.format == trainer.name]
 
 
 def samples(trainer: Format) -> list[Sample]:

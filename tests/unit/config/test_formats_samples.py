@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
-from support.config.format_samples import DATA, SAMPLES, Sample, row, samples
+from support.config.format_samples import DATA, SAMPLES, Sample, keys_of, row, samples
 
 from unified_clip import ClipConfig, ConfigError
 from unified_clip.config.formats import FORMATS, Format, convert
@@ -19,7 +19,8 @@ each_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
 @each_format
 def test_every_key_has_a_sample(trainer: Format) -> None:
     row_names = {name for sample in samples(trainer) for name in sample.rows}
-    assert row_names == {row(key) for key in trainer.keys}, "of tests/data/formats and of the format's keys"
+    assert row_names, f"tests/data/formats/{trainer.name} has no sample"
+    assert row_names == {row(key) for key in keys_of(trainer)}, "of tests/data/formats and of docs/formats.md"
 
 
 @each_format
@@ -31,7 +32,7 @@ def test_every_file_has_an_expected_result(trainer: Format) -> None:
 
 @each_format
 def test_rejected_keys_have_samples_with_errors_and_other_keys_with_settings(trainer: Format) -> None:
-    for key in trainer.keys:
+    for key in keys_of(trainer):
         row_samples = [sample for sample in samples(trainer) if row(key) in sample.rows]
         assert all((sample.error is not None) == (key.support == "rejected") for sample in row_samples), key
 
@@ -73,7 +74,7 @@ def test_the_format_of_a_file_is_inferred(sample: Sample) -> None:
 
 
 def is_exported(sample: Sample) -> bool:
-    return {key.support for key in sample.format.keys if row(key) in sample.rows} == {"imported and exported"}
+    return {key.support for key in keys_of(sample.format) if row(key) in sample.rows} == {"imported and exported"}
 
 
 @pytest.mark.parametrize("sample", [each for each in SAMPLES if is_exported(each)], ids=str)

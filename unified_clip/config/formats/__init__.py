@@ -6,9 +6,9 @@ import pkgutil
 from collections.abc import Iterator
 
 from . import trainers
-from .base import Format, FormatKey, Imported
+from .base import Format, Imported
 
-__all__ = ["FORMATS", "Format", "FormatKey", "Imported"]
+__all__ = ["FORMATS", "Format", "Imported"]
 
 
 def _formats() -> Iterator[Format]:

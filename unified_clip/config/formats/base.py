@@ -7,8 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -25,22 +24,6 @@ Zero = Literal["off", "zeros", "error"]
 """The effect of a threshold of 0. "off" switches clipping off, "zeros" sets all gradients to 0, and "error" makes
 training fail.
 """
-
-
-class FormatKey(NamedTuple):
-    """A row of the table in docs/formats.md. Each row is about one key of a trainer."""
-
-    key: str
-    meaning: str
-    default: str = ""
-    versions: str = ""
-    """The versions of the trainer that have the key. The text '' means all versions."""
-
-    support: Literal["imported and exported", "imported", "rejected"] = "imported and exported"
-
-
-imported_key = partial(FormatKey, support="imported")
-rejected_key = partial(FormatKey, support="rejected")
 
 
 def words(text: str) -> frozenset[str]:
@@ -81,7 +64,6 @@ class Format(ABC):
     kinds: ClassVar[tuple[str, ...]]
     """The kinds of files that the format reads. `kinds[0]` is the kind of exported files."""
 
-    keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
     """The source files of the trainer that define the keys."""
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 from ....documents import Document, infinity
 from ....documents.inheritance.named_file import NamedFile
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from ...base import Format, Imported, default_note, paths
 from ...set_elsewhere import SetElsewhereError
 from ..torch import deepspeed
 
@@ -39,26 +39,6 @@ class Accelerate(Format):
     inheritance = NamedFile(FILE, "Add the file, or import DeepSpeed's file instead.")
     clip_keys = (DEEPSPEED, MEGATRON, (*FILE, DEEPSPEED[-1]))
     off = math.inf
-    keys = (
-        FormatKey(
-            ".".join(DEEPSPEED),
-            "Clips the global norm by PyTorch's rule. auto means 1.0, or max_grad_norm under HF's Trainer. A "
-            "number below 0 clips nothing.",
-            "auto",
-        ),
-        rejected_key(
-            "deepspeed_config.gradient_clipping: 0",
-            "Accelerate does not pass 0 to DeepSpeed, so DeepSpeed's default applies.",
-        ),
-        imported_key(
-            ".".join(FILE),
-            "The path of DeepSpeed's file. In this file, gradient_clipping is required, and auto has the same meaning "
-            "as in deepspeed_config.",
-        ),
-        rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies."),
-        imported_key(".".join(MEGATRON), "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
-        rejected_key("distributed_type: others", "The training script clips, and no key of the file sets a threshold."),
-    )
 
     def recognises(self, document: Document) -> bool:
         return super().recognises(document) and not document.shows("per_device_train_batch_size")

@@ -7,7 +7,7 @@ import dataclasses
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import FormatKey, Imported, imported_key, paths, rejected_key
+from ...base import Imported, paths
 from .training_arguments import HuggingFace
 
 
@@ -24,21 +24,6 @@ class Axolotl(HuggingFace):
     """)
     vocabulary = HuggingFace.vocabulary | {"base_model", "datasets", "adapter", "micro_batch_size", "num_epochs"}
     optimizer_key = "optimizer"
-    keys = (
-        FormatKey(
-            "max_grad_norm", "HF's key. Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"
-        ),
-        imported_key(
-            "max_grad_norm: null", "Axolotl does not pass null to HF's Trainer, so HF's default applies.", "1.0"
-        ),
-        imported_key(
-            "deepspeed",
-            "The path of DeepSpeed's file. In this file, gradient_clipping must be auto or equal to max_grad_norm.",
-        ),
-        rejected_key(
-            "optimizer: lomo, ..._layerwise", "The optimizer makes its step during backward, before Trainer clips."
-        ),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.has("max_grad_norm") and document.get("max_grad_norm") is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document, infinity
-from ...base import FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from ...base import Imported, default_note, paths
 from .training_arguments import NULL, WITHOUT_CLIPPING, HuggingFace
 
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
@@ -33,29 +33,6 @@ class LlamaFactory(HuggingFace):
         "train_dataset",
     }
     not_finite = f"{V1_SKIPS} {HuggingFace.not_finite}"
-    keys = (
-        FormatKey(
-            "max_grad_norm", "HF's key. Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"
-        ),
-        rejected_key(
-            "max_grad_norm: null",
-            "With transformers 4, null clips nothing. With transformers 5, null makes training fail.",
-        ),
-        rejected_key("max_grad_norm: 0, with stage: ppo", "TRL's PPO makes all gradients 0."),
-        rejected_key(", ".join(LAYERWISE), "The optimizer makes its step during backward, before Trainer clips."),
-        rejected_key("export_dir, without stage", "The file exports a model, and trains nothing."),
-        imported_key(
-            "deepspeed",
-            "The path of DeepSpeed's file. In this file, gradient_clipping must be auto or equal to max_grad_norm.",
-        ),
-        imported_key(
-            f"max_grad_norm, with {' or '.join(V1_KEYS)}",
-            "The key of LLaMA-Factory's v1 trainer. Clips the global norm by PyTorch's rule. 0 makes all gradients 0.",
-            "1.0",
-        ),
-        rejected_key("max_grad_norm: below 0, in LLaMA-Factory's v1 trainer", "Changes the sign of gradients."),
-        rejected_key("dist_config: {name: deepspeed}", "DeepSpeed clips by its own file."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.get("export_dir") is not None and not document.has("stage"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from packaging.version import Version
 
 from ....documents import Document
 from ....documents.inheritance.named_file import NamedFile
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...base import Format, Imported, default_note, paths, words
 from ...naming import name_format
 from ..torch import deepspeed
 
@@ -67,32 +66,6 @@ class HuggingFace(Format):
     vocabulary = TRAINING_ARGUMENTS
     optimizer_key: ClassVar[str] = "optim"
     not_finite = UNDER_DEEPSPEED
-    keys: ClassVar[Sequence[FormatKey]] = (
-        FormatKey("max_grad_norm", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
-        imported_key("max_grad_norm: null", "Clips nothing.", versions="below 5"),
-        rejected_key("max_grad_norm: null", "Training fails, because null is compared with 0.", versions="5 and later"),
-        rejected_key(
-            ", ".join(PRIVATE),
-            "With this key, opacus clips each example's gradient at max_grad_norm, for differential privacy.",
-        ),
-        imported_key(
-            "deepspeed",
-            "DeepSpeed's configuration, or the path of DeepSpeed's file. If gradient_clipping is auto, DeepSpeed "
-            "clips at max_grad_norm.",
-        ),
-        rejected_key("deepspeed, with another gradient_clipping", "Trainer rejects this combination."),
-        rejected_key(
-            "deepspeed, without gradient_clipping", "DeepSpeed ignores max_grad_norm, and its own default applies."
-        ),
-        rejected_key(
-            "optim: lomo, adalomo, ..._layerwise", "The optimizer makes its step during backward, before Trainer clips."
-        ),
-        imported_key(
-            "optim: adafactor",
-            "Adafactor also clips its update by root mean square. The import leaves out this second clip, and prints "
-            "a note.",
-        ),
-    )
 
     def recognises(self, document: Document) -> bool:
         """Return whether a file belongs to this trainer.

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....documents.inheritance.base_files import BaseFiles
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, words
+from ...base import Format, Imported, default_note, paths, words
 
 KEY = "gradient_clipping_threshold"
 
@@ -37,15 +37,6 @@ class MaxText(Format):
         enable_checkpointing max_target_length tokenizer_path logical_axis_rules remat_policy attention
     """)
     family = "paddle"  # like Paddle's rule, optax's adds no eps
-    keys = (
-        FormatKey(KEY, "Clips the global norm by optax's rule, with eps = 0. A threshold of 0 clips nothing.", "1.0"),
-        imported_key(
-            "base_config",
-            "The base file. The file's own keys override keys of the base file. The base file dpo.yml clips at "
-            "10.0, and rl.yml clips at 0.1.",
-            "base.yml",
-        ),
-    )
 
     def recognises(self, document: Document) -> bool:
         has_base = document.shows("base_config") and not self.vocabulary.isdisjoint(document.data)

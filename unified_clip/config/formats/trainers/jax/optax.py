@@ -13,7 +13,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....schema import Settings
 from ...agc import agc_settings, exported_agc
-from ...base import FormatKey, Imported, rejected_key
+from ...base import Imported
 from ...python_source import PythonFormat, Source, shortened
 
 CLIPS = {"clip": "max_delta", "clip_by_global_norm": "max_norm", "adaptive_grad_clip": "clipping"}
@@ -60,26 +60,6 @@ class Optax(PythonFormat):
     rules = ("global_norm", "value")
     family = "paddle"
     zero = "zeros"
-    keys = (
-        FormatKey(
-            "clip_by_global_norm(max_norm)",
-            "Clips the global norm with eps = 0. A threshold of 0 makes all gradients 0.",
-        ),
-        FormatKey("clip(max_delta)", "Clips each element. 0 makes all gradients 0."),
-        rejected_key("a clip after another transformation", "Clips updates, not gradients."),
-        rejected_key("clip_by_block_rms", "Clips each tensor by its root mean square."),
-        FormatKey(
-            "adaptive_grad_clip(clipping, eps)",
-            "Clips the gradient of each unit, such as a neuron, by the norm of the unit's parameters. The argument "
-            "axis is not supported.",
-        ),
-        rejected_key("per_example_global_norm_clip", "Clips each example's gradient, for differential privacy."),
-        rejected_key("per_example_layer_norm_clip", "Clips each example's gradient, for differential privacy."),
-        rejected_key(
-            "differentially_private_aggregate, dpsgd", "Clips each example's gradient, for differential privacy."
-        ),
-        rejected_key("tree.clip", "Can clip any pytree."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         source: Source = document.data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import ATTACH, Format, FormatKey, Imported, paths, words
+from ...base import ATTACH, Format, Imported, paths, words
 
 KEYS = ("train", "max_norm")
 
@@ -25,13 +25,6 @@ class LitGPT(Format):
     zero = "zeros"
     not_finite = "If a norm is not finite, litgpt pretrain stops with an error."
     off = float("inf")
-    keys = (
-        FormatKey(
-            "train.max_norm",
-            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
-            "null",
-        ),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, KEYS)

@@ -6,7 +6,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....documents.inheritance.hydra import Hydra
-from ...base import ATTACH, Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...base import ATTACH, Format, Imported, default_note, paths, words
 
 KEY, RATIO = "max_grad_norm", "max_grad_norm_ratio"
 WARMUP = ("scheduler", "grad_clip_warmup_steps")
@@ -29,11 +29,6 @@ class OLMo(Format):
     """)
     zero = "zeros"
     off = None
-    keys = (
-        FormatKey(KEY, "Clips the global norm by PyTorch's rule. null clips nothing. 0 makes all gradients 0.", "null"),
-        rejected_key(RATIO, "Clips each tensor by the moving average of its own norm."),
-        rejected_key(".".join(WARMUP), "Sets a different threshold in the first steps."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.get(RATIO) is not None:

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...base import Format, Imported, default_note, paths, words
 from ...set_elsewhere import SetElsewhereError
 
 SWITCH, KEY = ("runner_wrapper", "use_clip_grad"), ("runner_wrapper", "max_grad_norm")
@@ -32,20 +32,6 @@ class MindFormers(Format):
         parallel_config model processor callbacks micro_batch_interleave_num use_parallel
     """)
     zero = "error"
-    keys = (
-        FormatKey(".".join(SWITCH), "Switches the clip on or off.", "False"),
-        FormatKey(
-            ".".join(KEY),
-            "Clips the global norm by PyTorch's rule. MindFormers also scales gradients below the threshold. 0 or "
-            "less makes training fail.",
-            "1.0",
-        ),
-        rejected_key(
-            f"no {SWITCH[1]}, with {PIPELINE}",
-            "This wrapper clips by default, but all other wrappers do not. Set the key use_clip_grad.",
-        ),
-        rejected_key("run_mode: predict, eval or export", "The file trains nothing."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if (mode := document.get("run_mode")) in ("predict", "eval", "export"):

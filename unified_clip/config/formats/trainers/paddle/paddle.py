@@ -11,7 +11,7 @@ from packaging.version import Version
 from ....._static_values import is_number
 from ....documents import Document
 from ....schema import Rule, Settings, is_off
-from ...base import FormatKey, Imported, Zero, check_size, imported_key, rejected_key
+from ...base import Imported, Zero, check_size
 from ...python_source import PythonFormat, Source
 
 ARGUMENTS = {
@@ -71,51 +71,6 @@ class Paddle(PythonFormat):
     family = "paddle"
     zero = "zeros"
     has_bounds = True
-    keys = (
-        FormatKey(
-            "ClipGradByGlobalNorm(clip_norm)",
-            "Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
-            "",
-            "2.0 and later",
-        ),
-        FormatKey(
-            "ClipGradByNorm(clip_norm)",
-            "Clips each tensor by its own norm. 0 or less makes training fail.",
-            "",
-            "2.0 and later",
-        ),
-        FormatKey(
-            "ClipGradByValue(max, min)",
-            "Clips each element to the range from min to max.",
-            "min: -max",
-            "2.0 and later",
-        ),
-        rejected_key(
-            "ClipGradByGlobalNorm(group_name, auto_skip_clip)",
-            "group_name changes the norm in static programs. With auto_skip_clip, a NaN norm clips nothing.",
-        ),
-        imported_key(
-            "fluid.clip.GradientClipByGlobalNorm(clip_norm)", "The same as ClipGradByGlobalNorm.", versions="1.x"
-        ),
-        imported_key("fluid.clip.GradientClipByNorm(clip_norm)", "The same as ClipGradByNorm.", versions="1.x"),
-        imported_key("fluid.clip.GradientClipByValue(max, min)", "The same as ClipGradByValue.", "min: -max", "1.x"),
-        imported_key("GradClipByGlobalNorm(max_global_norm)", "The same as ClipGradByGlobalNorm.", versions="1.6, 1.7"),
-        imported_key("GradClipByNorm(clip_norm)", "The same as ClipGradByNorm.", versions="1.6, 1.7"),
-        imported_key("GradClipByValue(max_value, min_value)", "The same as ClipGradByValue.", versions="1.6, 1.7"),
-        imported_key(
-            "set_gradient_clip(clip)", "Sets the default clip for all parameters of a program.", versions="1.x"
-        ),
-        rejected_key("set_gradient_clip(clip)", "Has no effect in these versions.", versions="2.0 and later"),
-        rejected_key("parameters=[{params, grad_clip}]", "Sets a clip for one group of parameters."),
-        rejected_key("need_clip=", "Excludes parameters that the source does not name."),
-        rejected_key("ParamAttr(gradient_clip=)", "Sets a clip for some parameters.", versions="1.x"),
-        rejected_key(
-            "nn.utils.clip_grad_norm_, clip_grad_value_", "Clips the parameters in the call by PyTorch's rule."
-        ),
-        rejected_key("ErrorClipByValue", "Clips the gradients of intermediate results."),
-        rejected_key("clip_by_norm", "Can clip any tensor."),
-        rejected_key("append_gradient_clip_ops", "Applies clips that other code sets.", versions="1.x"),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         source: Source = document.data

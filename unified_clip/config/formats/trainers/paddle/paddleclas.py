@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import AS_PADDLE, Format, FormatKey, Imported, imported_key, paths, words
+from ...base import AS_PADDLE, Format, Imported, paths, words
 from .paddle import PER_TENSOR
 
 
@@ -23,10 +23,6 @@ class PaddleClas(Format):
     rules = ("norm",)
     family = "paddle"
     zero = "error"
-    keys = (
-        FormatKey("Optimizer.clip_norm", "Clips each tensor by its own norm. 0 or less makes training fail.", "absent"),
-        imported_key("Optimizer.[].NAME.clip_norm", "Sets clip_norm for one of several optimizers.", "absent"),
-    )
 
     def recognises(self, document: Document) -> bool:
         return document.shows("Arch") and document.shows("Optimizer")

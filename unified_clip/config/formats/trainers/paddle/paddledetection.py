@@ -12,7 +12,7 @@ from ....._static_values import is_number
 from ....documents import Document
 from ....documents.inheritance.base_files import BaseFiles
 from ....schema import Settings
-from ...base import AS_PADDLE, Format, FormatKey, Imported, check_size, imported_key, paths, rejected_key, words
+from ...base import AS_PADDLE, Format, Imported, check_size, paths, words
 from .paddle import PER_GROUP
 
 BUILDER = "OptimizerBuilder"
@@ -33,23 +33,6 @@ class PaddleDetection(Format):
     rules = ("global_norm", "value")
     family = "paddle"
     zero = "zeros"
-    keys = (
-        FormatKey(
-            f"{BUILDER}.{NORM}",
-            "Clips the global norm, although the name suggests the norm of each tensor. 0 makes all gradients 0.",
-            "null",
-        ),
-        FormatKey(
-            f"{BUILDER}.{VALUE}", "Clips each element. A number below 0 clips at the magnitude of the number.", "null"
-        ),
-        rejected_key(f"{NORM} and {VALUE}", f"PaddleDetection reads only {NORM}."),
-        rejected_key(f"{NORM} or {VALUE}, with AdamWDL", "PaddleDetection builds AdamWDL without a clip."),
-        rejected_key(f"{BUILDER}.optimizer.{NORM}, {VALUE}", "No optimizer has this argument."),
-        imported_key(
-            "_BASE_",
-            "The base files. Each base file overrides earlier base files, and this file overrides all base files.",
-        ),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         names = [name for name in (NORM, VALUE) if document.get(BUILDER, name) is not None]

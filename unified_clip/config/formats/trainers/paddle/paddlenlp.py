@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import AS_PADDLE, Format, FormatKey, Imported, default_note, paths
+from ...base import AS_PADDLE, Format, Imported, default_note, paths
 from ..huggingface.training_arguments import TRAINING_ARGUMENTS
 
 
@@ -24,13 +24,6 @@ class PaddleNLP(Format):
     clip_keys = paths("max_grad_norm")
     vocabulary = TRAINING_ARGUMENTS
     family = "paddle"
-    keys = (
-        FormatKey(
-            "max_grad_norm",
-            "Clips the global norm by Paddle's rule. 0 or less clips nothing, except in prompt_trainer.",
-            "1.0",
-        ),
-    )
 
     def recognises(self, document: Document) -> bool:
         """Return whether a file belongs to this trainer.

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Rule, Settings
-from ...base import AS_PADDLE, Format, FormatKey, Imported, rejected_key, words
+from ...base import AS_PADDLE, Format, Imported, words
 from .paddle import PER_TENSOR, zero_of
 
 TENSOR, GLOBAL = "clip_norm", "clip_norm_global"
@@ -24,16 +24,6 @@ class PaddleOCR(Format):
     vocabulary = words("Global Architecture Optimizer Train Eval PostProcess Loss")
     rules = ("norm", "global_norm")
     family = "paddle"
-    keys = (
-        FormatKey(f"Optimizer.{TENSOR}", "Clips each tensor by its own norm. 0 or less makes training fail.", "absent"),
-        FormatKey(
-            f"Optimizer.{GLOBAL}",
-            "Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
-            "absent",
-            "2.x, except the first releases",
-        ),
-        rejected_key("clip_norm and clip_norm_global", "PaddleOCR reads only clip_norm."),
-    )
 
     def recognises(self, document: Document) -> bool:
         return document.shows("Architecture") and document.shows("Optimizer")

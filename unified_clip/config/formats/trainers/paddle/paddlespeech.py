@@ -9,18 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import (
-    AS_PADDLE,
-    SEVERAL_OPTIMIZERS,
-    Format,
-    FormatKey,
-    Imported,
-    Zero,
-    imported_key,
-    paths,
-    rejected_key,
-    words,
-)
+from ...base import AS_PADDLE, SEVERAL_OPTIMIZERS, Format, Imported, Zero, paths, words
 
 SPEECH, SIMPLE, TTS = ("global_grad_clip",), ("grad_clip",), ("optimizer", "max_grad_norm")
 KALDI = ("optim_conf", "global_grad_clip")
@@ -57,48 +46,6 @@ class PaddleSpeech(Format):
     """)
     family = "paddle"
     zero = "zeros"
-    keys = (
-        FormatKey(
-            "global_grad_clip",
-            "For s2t with DeepSpeech2. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
-        ),
-        imported_key(
-            "optim_conf.global_grad_clip",
-            "For s2t with Kaldi features. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
-        ),
-        imported_key(
-            "global_grad_clip, with freeze_wav2vec2, ...",
-            "For wav2vec2, HuBERT and WavLM. Clips the global norm by PyTorch's rule. 0 clips nothing.",
-        ),
-        imported_key(
-            "global_grad_clip, with encoder",
-            "For s2t. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
-            versions="below 1.4.2",
-        ),
-        imported_key(
-            "global_grad_clip, with encoder",
-            "For s2t. Clips the global norm by PyTorch's rule. 0 clips nothing.",
-            versions="1.4.2 and later",
-        ),
-        FormatKey(
-            "grad_clip",
-            "For kws, ERNIE-SAT and WaveRNN. Clips the global norm by Paddle's rule. 0 makes all gradients 0.",
-        ),
-        imported_key(
-            "optimizer.max_grad_norm",
-            "For t2s. Clips the global norm by Paddle's rule. 0 or null clips nothing.",
-            "null",
-        ),
-        imported_key(
-            "generator_grad_norm, discriminator_grad_norm",
-            "For GANs. Both keys must have the same threshold. 0 or less clips nothing.",
-        ),
-        rejected_key(
-            "generator_grad_norm and discriminator_grad_norm with different values",
-            "Two optimizers have different thresholds.",
-        ),
-        imported_key("ds_grad_norm", "For DiffSinger. Clips only the gradients of the diffusion model."),
-    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         speech = (SPEECH, KALDI)

@@ -9,7 +9,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
-from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, default_note, imported_key, rejected_key
+from ...base import SEVERAL_OPTIMIZERS, Format, Imported, default_note
 
 KEY = "max_grad_norm"
 ACTOR, CRITIC = ("worker", "actor", KEY), ("worker", "critic", KEY)
@@ -28,15 +28,6 @@ class EasyR1(Format):
     vocabulary = frozenset({"worker", "algorithm"})
     zero = "zeros"
     off = float("inf")
-    keys = (
-        FormatKey(
-            ".".join(ACTOR),
-            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
-            "1.0",
-        ),
-        imported_key(".".join(CRITIC), "Sets the threshold for the optimizer of the critic.", "1.0"),
-        rejected_key("actor and critic with different values", "Two optimizers have different thresholds."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = default_note(document, ACTOR, "EasyR1 clips at 1.0")

@@ -10,7 +10,7 @@ from packaging.version import Version
 from .....errors import ConfigError
 from ....documents import Document, Key
 from ....schema import FamilyName, Rule, Settings
-from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+from ...base import Format, Imported, paths, words
 from ...naming import name_format
 
 KEY, MODE = "grad_clip", "grad_clip_by"
@@ -46,41 +46,6 @@ class RLlib(Format):
     foreign_keys = tuple(("*", "config", f"{part}_{KEY}_by_global_norm") for part in ("world_model", "actor", "critic"))
     rules = ("global_norm", "norm", "value")
     needs_version = "the API stack before Ray 2.40 ignores grad_clip_by, and clips by the global norm"
-    keys = (
-        FormatKey(
-            f"EXPERIMENT.config.{KEY}",
-            "Sets the threshold. null or 0 clips nothing.",
-            "40.0 for DQN, IMPALA, APPO and A3C, else null",
-        ),
-        FormatKey(f"EXPERIMENT.config.{MODE}: global_norm", "Clips the global norm by PyTorch's rule.", "global_norm"),
-        FormatKey(
-            f"EXPERIMENT.config.{MODE}: norm",
-            "Clips each tensor by its own norm, with eps = 0.",
-            versions="2.40 and later",
-        ),
-        FormatKey(f"EXPERIMENT.config.{MODE}: value", "Clips each element.", versions="2.40 and later"),
-        imported_key(
-            f"EXPERIMENT.config.{MODE}: norm, value",
-            "RLlib ignores this key, and clips the global norm.",
-            versions="below 2.40",
-        ),
-        imported_key(
-            f"{KEY}, {MODE}",
-            "The same keys at the top level, in a file that Ray saves with a run.",
-            "unknown",
-        ),
-        rejected_key(
-            f"EXPERIMENT.config.{KEY}: 0",
-            "In some versions, 0 clips nothing. In all other versions, 0 makes all gradients 0.",
-            versions="below 2.40",
-        ),
-        rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "Changes the sign of gradients."),
-        rejected_key(
-            f"EXPERIMENT.config.{KEY} of several values",
-            "The experiments have different thresholds. Import a file with one experiment.",
-        ),
-        rejected_key("run: DreamerV3", "DreamerV3 has three optimizers, each with its own threshold."),
-    )
 
     def recognises(self, document: Document) -> bool:
         if self._is_saved(document):

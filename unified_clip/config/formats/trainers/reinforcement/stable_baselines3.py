@@ -12,7 +12,7 @@ from ....._display import enumeration
 from .....errors import ConfigError
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key
+from ...base import Format, Imported, paths
 from ...naming import name_format
 
 KEY = "max_grad_norm"
@@ -36,22 +36,6 @@ class StableBaselines3(Format):
     clip_keys = paths(f"*.{KEY}")
     zero = "zeros"
     off = math.inf
-    keys = (
-        FormatKey(
-            f"ENVIRONMENT.{KEY}",
-            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
-            "0.5 for A2C and PPO, 10 for DQN",
-        ),
-        imported_key(KEY, "The same key at the top level, in a file that RL Zoo saves with a run."),
-        rejected_key(f"ENVIRONMENT.{KEY}: null", "Training fails, except with QR-DQN."),
-        rejected_key(
-            f"ENVIRONMENT.{KEY} of several values",
-            "The environments have different thresholds. Import a file with one environment.",
-        ),
-        rejected_key(
-            f"{KEY} is missing, and the file is not named after an algorithm", "The default depends on the algorithm."
-        ),
-    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return ((KEY,),) if _is_run(document) else self.clip_keys

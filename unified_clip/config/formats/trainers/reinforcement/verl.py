@@ -9,7 +9,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
-from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from ...base import SEVERAL_OPTIMIZERS, Format, Imported, default_note, paths
 
 ACTOR, CRITIC = ("actor_rollout_ref", "actor"), ("critic",)
 SKIPS_SINCE = Version("0.4")
@@ -31,23 +31,6 @@ class Verl(Format):
     vocabulary = frozenset({"actor_rollout_ref", "critic", "algorithm", "reward_model", "custom_reward_function"})
     zero = "zeros"
     off = float("inf")
-    keys = (
-        FormatKey(
-            "actor_rollout_ref.actor.grad_clip",
-            "Clips the global norm by PyTorch's rule. 0 makes all gradients 0.",
-            "1.0",
-        ),
-        imported_key("critic.grad_clip", "Sets the threshold for the optimizer of the critic.", "1.0"),
-        imported_key(
-            "optim.clip_grad of actor and critic",
-            "Sets the threshold if strategy is megatron. 0 or less clips nothing.",
-            "1.0",
-        ),
-        rejected_key("actor and critic with different values", "Two optimizers have different thresholds."),
-        rejected_key(
-            "grad_clip and optim.clip_grad with different values", "The version of verl decides which key applies."
-        ),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes: list[str] = []

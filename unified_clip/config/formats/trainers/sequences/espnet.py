@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings, is_off
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, read_norm_type, rejected_key, words
+from ...base import Format, Imported, default_note, paths, read_norm_type, words
 
 KEY, NORM_TYPE, OLD_KEY = "grad_clip", "grad_clip_type", "grad-clip"
 SKIPS = "ESPnet skips steps whose norm is not finite."
@@ -55,23 +55,6 @@ class ESPnet(Format):
     """)
     zero = "zeros"
     norm_types = True
-    keys = (
-        FormatKey(
-            KEY,
-            "Clips the global norm by PyTorch's rule. 0 makes all gradients 0. ESPnet skips steps whose norm is "
-            "not finite.",
-            "5.0",
-        ),
-        FormatKey(NORM_TYPE, "Sets the norm type. .inf is also allowed.", "2.0"),
-        imported_key(f"{KEY}, of a GAN", "Clips the global norm by PyTorch's rule. 0 or less clips nothing."),
-        imported_key(
-            OLD_KEY,
-            "The key of ESPnet 1. Clips the global norm by PyTorch's rule. The norm type is 2. 0 makes all "
-            "gradients 0.",
-            "1 for speech synthesis, else 5",
-        ),
-        rejected_key(f"{KEY} and {OLD_KEY}", "The two keys belong to different versions of ESPnet."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if (old := next(filter(document.has, OLD_KEYS), None)) is not None:

@@ -12,7 +12,7 @@ from .... import documents
 from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
-from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, rejected_key, words
+from ...base import Imported, OwnFormat, paths, words
 from ...set_elsewhere import SetElsewhereError
 from ..torch.megatron import Megatron
 
@@ -45,25 +45,6 @@ class Fairseq(OwnFormat):
         arch lr max-tokens update-freq max-update save-dir adam-betas
     """)
     needs_version = "without clip_norm, fairseq up to 0.10 clips at 25, and fairseq from 0.12 on clips nothing"
-    keys = (
-        FormatKey(
-            "optimization.clip_norm",
-            "Clips the global norm by PyTorch's rule. 0 or less clips nothing.",
-            "0.0",
-            "0.12 and later",
-        ),
-        imported_key(
-            "--clip-norm", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "0.0", "0.12 and later"
-        ),
-        imported_key(
-            "--clip-norm", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "25", "below 0.12"
-        ),
-        imported_key("fairseq.optimization.clip_norm", "The same key in projects such as MMPT."),
-        rejected_key(
-            "fairseq-hydra-train without optimization.clip_norm=",
-            "The YAML file of the run sets clip_norm. Import the YAML file.",
-        ),
-    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         if document.kind == "args":

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings, is_off
-from ...base import Format, FormatKey, Imported, default_note, read_norm_type, words
+from ...base import Format, Imported, default_note, read_norm_type, words
 
 KEY, NORM_TYPE = ("train_conf", "grad_clip"), ("train_conf", "grad_clip_type")
 
@@ -25,10 +25,6 @@ class FunASR(Format):
         optim_conf scheduler dataset dataset_conf tokenizer specaug specaug_conf
     """)
     norm_types = True
-    keys = (
-        FormatKey(".".join(KEY), "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "10.0"),
-        FormatKey(".".join(NORM_TYPE), "Sets the norm type. .inf is also allowed.", "2.0"),
-    )
 
     def recognises(self, document: Document) -> bool:
         return document.shows("train_conf") and (document.shows("dataset_conf") or document.shows("frontend_conf"))

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, paths, rejected_key, words
+from ...base import Format, Imported, paths, words
 
 NORM, VALUE = ("training", "clip_grad_norm"), ("training", "clip_grad_val")
 
@@ -24,15 +24,6 @@ class JoeyNMT(Format):
     rules = ("global_norm", "value")
     zero = "zeros"
     off = None
-    keys = (
-        FormatKey(
-            ".".join(NORM),
-            "Clips the global norm by PyTorch's rule. null clips nothing. 0 makes all gradients 0.",
-            "null",
-        ),
-        FormatKey(".".join(VALUE), "Clips each element. null clips nothing. 0 makes all gradients 0.", "null"),
-        rejected_key("clip_grad_norm and clip_grad_val", "Training fails."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         names = [keys for keys in self.clip_keys if document.get(*keys) is not None]

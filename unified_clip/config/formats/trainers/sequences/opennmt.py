@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...base import Format, Imported, default_note, paths, words
 
 KEY = "max_grad_norm"
 
@@ -25,12 +25,6 @@ class OpenNMT(Format):
         learning_rate decay_method warmup_steps encoder_type decoder_type enc_layers dec_layers heads hidden_size
         rnn_size layers dropout label_smoothing world_size report_every model_dtype
     """)
-    keys = (
-        FormatKey(
-            KEY, "Clips the global norm of each parameter group by PyTorch's rule. 0 or less clips nothing.", "5"
-        ),
-        rejected_key(f"{KEY}: null", "OpenNMT-py rejects null."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         threshold = self.read_threshold(document, [KEY], 5.0, null="error")

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, paths, rejected_key, words
+from ...base import SEVERAL_OPTIMIZERS, Format, Imported, paths, words
 
 GENERATOR, DISCRIMINATOR = "generator_grad_norm", "discriminator_grad_norm"
 
@@ -24,18 +24,6 @@ class ParallelWaveGAN(Format):
         sampling_rate hop_size fft_size generator_type generator_params discriminator_params stft_loss_params lambda_adv
         batch_max_steps train_max_steps
     """)
-    keys = (
-        FormatKey(
-            f"{GENERATOR}, {DISCRIMINATOR}",
-            "Clips the global norm by PyTorch's rule. Both keys must have the same threshold. 0 or less clips nothing.",
-        ),
-        rejected_key(
-            f"{GENERATOR} and {DISCRIMINATOR} with different values", "Two optimizers have different thresholds."
-        ),
-        rejected_key(
-            f"{GENERATOR} or {DISCRIMINATOR} is missing", "Training fails, because the missing key has no default."
-        ),
-    )
 
     def recognises(self, document: Document) -> bool:
         """Return whether a file is in this format. Files of TensorFlowTTS do not have the key `generator_params`."""

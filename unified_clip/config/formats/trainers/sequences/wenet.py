@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, default_note, paths, words
+from ...base import Format, Imported, default_note, paths, words
 
 KEY = "grad_clip"
 WITH_DEEPSPEED = "With DeepSpeed, set the same gradient_clipping in DeepSpeed's file."
@@ -24,9 +24,6 @@ class WeNet(Format):
     """)
     zero = "zeros"
     off = float("inf")
-    keys = (
-        FormatKey(KEY, "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.", "50.0"),
-    )
 
     def recognises(self, document: Document) -> bool:
         return document.shows("dataset_conf") and document.shows("encoder_conf") and not document.shows("train_conf")

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Rule, Settings
-from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, paths, rejected_key, words
+from ...base import SEVERAL_OPTIMIZERS, Format, Imported, Zero, paths, words
 from ...naming import name_format
 
 KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
@@ -45,40 +45,6 @@ class Keras(Format):
         "the meaning depends on the version. Up to Keras 2.3.1, clipnorm is the global norm. In tf.keras and Keras "
         "3, clipnorm is per tensor. Before 2.11, 0 makes gradients 0. From 2.11 on, 0 clips nothing. For tf.keras of "
         "TensorFlow 2.0 to 2.3, the version is keras@2.4"
-    )
-    keys = (
-        FormatKey(
-            "clipnorm",
-            "Clips the global norm with eps = 0. A threshold of 0 or less clips nothing.",
-            "absent",
-            "2.0 to 2.3.1",
-        ),
-        FormatKey(
-            "clipnorm", "Clips each tensor by its own norm. 0 makes all gradients 0.", "null", "tf.keras to 2.10"
-        ),
-        FormatKey("clipnorm", "Clips each tensor by its own norm. 0 or less clips nothing.", "null", "2.11 and later"),
-        FormatKey(
-            "global_clipnorm",
-            "Clips the global norm by TensorFlow's rule. 0 makes all gradients 0.",
-            "null",
-            "tf.keras to 2.10",
-        ),
-        FormatKey(
-            "global_clipnorm",
-            "Clips the global norm by TensorFlow's rule. 0 or less clips nothing.",
-            "null",
-            "2.11 and later",
-        ),
-        FormatKey("clipvalue", "Clips each element. 0 or less clips nothing.", "absent", "2.0 to 2.3.1"),
-        FormatKey("clipvalue", "Clips each element. 0 makes all gradients 0.", "null", "tf.keras to 2.10"),
-        FormatKey("clipvalue", "Clips each element. 0 or less clips nothing.", "null", "2.11 and later"),
-        rejected_key("global_clipnorm", "These versions do not have this key.", versions="2.0 to 2.3.1"),
-        rejected_key("optimizer_specs.[].optimizer", "Each of several optimizers has its own clip."),
-        rejected_key(
-            "several clip keys",
-            "Keras 3 rejects the combination. Keras 2.11 to 2.15 clips only by the norm. Before 2.11, Keras clips "
-            "by both keys.",
-        ),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:

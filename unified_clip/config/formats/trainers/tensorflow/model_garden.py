@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Rule, Settings
-from ...base import Format, FormatKey, Imported, imported_key, paths, rejected_key, words
+from ...base import Format, Imported, paths, words
 from .keras import NORM_AND_VALUE
 
 ROOT = ("trainer", "optimizer_config", "optimizer")
@@ -35,31 +35,6 @@ class ModelGarden(Format):
     rules = ("global_norm", "norm", "value")
     family = "tensorflow"
     zero = "error"
-    keys = (
-        FormatKey(
-            f"{'.'.join(ROOT)}.OPTIMIZER.global_clipnorm",
-            "Clips the global norm by TensorFlow's rule. null clips nothing.",
-            "null",
-        ),
-        FormatKey(
-            f"{'.'.join(ROOT)}.OPTIMIZER.clipnorm", "Clips each tensor by its own norm. null clips nothing.", "null"
-        ),
-        FormatKey(f"{'.'.join(ROOT)}.OPTIMIZER.clipvalue", "Clips each element. null clips nothing.", "null"),
-        imported_key(
-            f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}",
-            "Clips the global norm by TensorFlow's rule. 0 or less clips nothing.",
-            "1.0",
-        ),
-        rejected_key(
-            "0", "With tf.keras 2.11 and later, 0 clips nothing. With earlier versions, 0 makes all gradients 0."
-        ),
-        rejected_key(
-            "several clip keys",
-            "Keras 3 rejects the combination. Keras 2.11 to 2.15 clips only by the norm. Before 2.11, Keras clips "
-            "by both keys.",
-        ),
-        rejected_key("dp_config", "Clips the gradient of each example, for differential privacy."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         for keys in self.foreign_keys:

@@ -10,7 +10,7 @@ from packaging.version import Version
 from ....documents import Document, Key
 from ....schema import Settings
 from ...agc import agc_settings, exported_agc
-from ...base import Format, FormatKey, Imported, imported_key, words
+from ...base import Format, Imported, words
 
 ALGORITHM, KIND, THRESHOLD = "gradient_clipping", "clipping_type", "clipping_threshold"
 ROOTS: tuple[tuple[str, ...], ...] = ((), ("parameters",))
@@ -47,22 +47,6 @@ class Composer(Format):
     """)
     rules = ("global_norm", "value")
     zero = "zeros"
-    keys = (
-        FormatKey(f"algorithms.{ALGORITHM}.{KIND}: norm", "Clips the global norm by PyTorch's rule."),
-        FormatKey(
-            f"algorithms.{ALGORITHM}.{KIND}: value",
-            "Clips each element. With fsdp_config, the import writes rule global_norm with norm_type inf.",
-        ),
-        FormatKey(
-            f"algorithms.{ALGORITHM}.{THRESHOLD}",
-            "Sets the threshold. 0 makes all gradients 0. null makes training fail.",
-        ),
-        FormatKey(
-            f"algorithms.{ALGORITHM}.{KIND}: adaptive",
-            "Clips the gradient of each unit, such as a neuron, by the norm of the unit's parameters.",
-        ),
-        imported_key("parameters", "A table with the same keys, in a file that configures a run."),
-    )
 
     def recognises(self, document: Document) -> bool:
         return super().recognises(document) or any(

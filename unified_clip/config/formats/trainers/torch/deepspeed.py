@@ -5,7 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, paths, rejected_key, words
+from ...base import Format, Imported, paths, words
 from ...set_elsewhere import SetElsewhereError
 
 KEY = "gradient_clipping"
@@ -35,13 +35,6 @@ class DeepSpeed(Format):
     """)
     not_finite = UNSET
     needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and clips at 1.0 since 0.19.3"
-    keys = (
-        FormatKey(KEY, "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "0.0", "below 0.19.3"),
-        FormatKey(KEY, "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0", "0.19.3 and later"),
-        rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies. Import HF's file."),
-        rejected_key("gradient_clipping: null", "Training fails, because null is compared with 0."),
-        rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects this key."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         default, notes = 0.0, []

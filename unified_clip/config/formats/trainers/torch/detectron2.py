@@ -13,17 +13,7 @@ from ....documents import Document
 from ....documents.inheritance.base_files import BaseFiles
 from ....documents.merge import MergeRules
 from ....schema import Settings, is_off
-from ...base import (
-    ATTACH,
-    Format,
-    FormatKey,
-    Imported,
-    choose_rule,
-    imported_key,
-    paths,
-    read_norm_type,
-    words,
-)
+from ...base import ATTACH, Format, Imported, choose_rule, paths, read_norm_type, words
 
 TABLE = ("SOLVER", "CLIP_GRADIENTS")
 DEFAULTS = {"ENABLED": False, "CLIP_TYPE": "value", "CLIP_VALUE": 1.0, "NORM_TYPE": 2.0}
@@ -44,27 +34,6 @@ class Detectron2(Format):
     rules = ("norm", "value")
     zero = "zeros"
     norm_types = True
-    keys = (
-        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "Switches the clip on or off.", "False"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "Clips each element.", "value"),
-        FormatKey(
-            "SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "Clips each tensor by its own norm, and follows PyTorch's rule."
-        ),
-        imported_key(
-            "SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "Clips the global 2-norm, in projects such as Mask2Former."
-        ),
-        FormatKey(
-            "SOLVER.CLIP_GRADIENTS.CLIP_VALUE",
-            "Sets the threshold. 0 makes all gradients 0. With full_model, 0 clips nothing.",
-            "1.0",
-        ),
-        FormatKey(
-            "SOLVER.CLIP_GRADIENTS.NORM_TYPE",
-            "Sets the norm type for CLIP_TYPE norm. .inf is also allowed. CLIP_TYPE full_model ignores this key.",
-            "2.0",
-        ),
-        imported_key("_BASE_", "The base files. The file's own keys override keys of the base files."),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes: list[str] = []

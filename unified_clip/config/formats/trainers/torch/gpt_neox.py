@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...base import Format, Imported, default_note, paths, words
 from . import deepspeed
 
 NAMES = ("gradient_clipping", "gradient-clipping")
@@ -42,20 +42,6 @@ class GPTNeoX(Format):
     not_finite = deepspeed.UNSET
     needs_version = (
         "if gradient_clipping is 1.0, the default, GPT-NeoX does not pass it to DeepSpeed. DeepSpeed's default applies"
-    )
-    keys = (
-        FormatKey("gradient_clipping", "Clips the global norm by PyTorch's rule. 0 or less clips nothing.", "1.0"),
-        imported_key(
-            "gradient_clipping: 1.0",
-            "GPT-NeoX does not pass 1.0, its own default, to DeepSpeed. By default, DeepSpeed clips nothing.",
-            versions="2.0",
-        ),
-        FormatKey(
-            "deepspeed_extra_args.gradient_clipping",
-            "Has the same meaning as gradient_clipping. GPT-NeoX always passes this key to DeepSpeed.",
-        ),
-        rejected_key("clip_grad", "GPT-NeoX replaces this value by gradient_clipping."),
-        rejected_key("optimizer.params.max_grad_norm", "No optimizer has this argument."),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

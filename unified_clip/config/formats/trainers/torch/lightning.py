@@ -16,7 +16,7 @@ from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Rule, Settings
 from ... import engines
-from ...base import Format, FormatKey, Imported, default_note, imported_key, rejected_key, words
+from ...base import Format, Imported, default_note, words
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
 BATCHES = "limit_train_batches"
@@ -44,19 +44,6 @@ class Lightning(Format):
     mode_keys = words(ALGORITHM)
     vocabulary: ClassVar[Set[str]] = words("trainer fit lightning seed_everything ckpt_path")
     rules = ("global_norm", "value")
-    keys: ClassVar[Sequence[FormatKey]] = (
-        FormatKey(
-            "trainer.gradient_clip_val", "Sets the threshold for each optimizer. null, 0 or less clips nothing.", "null"
-        ),
-        FormatKey("trainer.gradient_clip_algorithm: norm", "Clips the global norm by PyTorch's rule.", "norm"),
-        FormatKey("trainer.gradient_clip_algorithm: value", "Clips each element."),
-        imported_key("fit.trainer", "A table with the keys of trainer, for the subcommand fit."),
-        imported_key("lightning.trainer", "A table with the keys of trainer, as CompVis and Stability AI name it."),
-        imported_key("defaults", "Hydra's list of files. The import merges these files as Hydra does."),
-        imported_key("${...}", "The value of another key. Resolvers are not supported."),
-        rejected_key("trainer.strategy: fsdp, with norm", "Lightning rejects this combination."),
-        rejected_key("trainer.strategy: deepspeed, with value", "Lightning rejects this combination."),
-    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return ((VALUE,), (ALGORITHM,)) if _is_hydra_trainer(document) else self.clip_keys

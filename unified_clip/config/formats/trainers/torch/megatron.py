@@ -11,7 +11,7 @@ from .....errors import ConfigError
 from ....documents import Document, Key
 from ....documents.script_options import script_options
 from ....schema import Settings
-from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, words
+from ...base import Imported, OwnFormat, paths, words
 
 TRAINING = ("clip-grad", "lr", "train-iters", "train-samples", "train-epochs")
 """Options of a script that trains. A script that generates text or converts a checkpoint has none of these options."""
@@ -30,16 +30,6 @@ class Megatron(OwnFormat):
         pipeline-model-parallel-size bf16 fp16 tokenizer-type lr-decay-style weight-decay
         micro_batch_size language_model model_parallel
     """)
-    keys = (
-        FormatKey(
-            "--clip-grad", "Clips the global norm over all ranks by PyTorch's rule. 0 or less clips nothing.", "1.0"
-        ),
-        imported_key(
-            "clip_grad, in YAML",
-            "Clips the global norm by PyTorch's rule. 0 or less clips nothing. Without this key, training fails.",
-            "none",
-        ),
-    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return self.clip_keys[:1] if document.kind == "args" else self.clip_keys[1:]

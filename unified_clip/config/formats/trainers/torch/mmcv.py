@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document, PartialTable
 from ....schema import Settings
-from ...base import ATTACH, FormatKey, Imported, OwnFormat, imported_key, paths, read_norm_type, words
+from ...base import ATTACH, Imported, OwnFormat, paths, read_norm_type, words
 from ...python_config import source as python_config
 from ...python_config.bases import ConfigBases
 from .mmengine import CLIP_ARGUMENTS, MMCV, clip_source
@@ -34,17 +34,6 @@ class MMCV1(OwnFormat):
     zero = "zeros"
     norm_types = True
     nonfinite = ("family", "raise")
-    keys = (
-        FormatKey("optimizer_config.grad_clip", "None clips nothing.", "None"),
-        FormatKey(
-            "optimizer_config.grad_clip.max_norm", "Clips the global norm by PyTorch's rule. 0 makes all gradients 0."
-        ),
-        FormatKey("optimizer_config.grad_clip.norm_type", "Sets the norm type. inf is also allowed.", "2"),
-        FormatKey(
-            "optimizer_config.grad_clip.error_if_nonfinite", 'True has the same effect as nonfinite = "raise".', "False"
-        ),
-        imported_key("_base_", "The base files. The file's own keys override keys of the base files."),
-    )
 
     def recognises(self, document: Document) -> bool:
         names = document.data if isinstance(document.data, dict) else {}

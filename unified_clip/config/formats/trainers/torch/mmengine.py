@@ -9,18 +9,7 @@ from packaging.version import Version
 from ....documents import Document, PartialTable
 from ....schema import Settings, is_off
 from ... import engines
-from ...base import (
-    ATTACH,
-    SEVERAL_OPTIMIZERS,
-    FormatKey,
-    Imported,
-    OwnFormat,
-    imported_key,
-    paths,
-    read_norm_type,
-    rejected_key,
-    words,
-)
+from ...base import ATTACH, SEVERAL_OPTIMIZERS, Imported, OwnFormat, paths, read_norm_type, words
 from ...naming import name_format
 from ...python_config import source as python_config
 from ...python_config.bases import ConfigBases
@@ -54,28 +43,6 @@ class MMEngine(OwnFormat):
     zero = "zeros"
     norm_types = True
     nonfinite = ("family", "raise")
-    keys = (
-        FormatKey("optim_wrapper.clip_grad", "None clips nothing. An empty dict is an error.", "None"),
-        FormatKey("optim_wrapper.clip_grad.type: norm", "Clips the global norm by PyTorch's rule.", "norm"),
-        FormatKey("optim_wrapper.clip_grad.type: value", "Clips each element."),
-        FormatKey("optim_wrapper.clip_grad.max_norm", "Sets the threshold for type norm. 0 makes all gradients 0."),
-        FormatKey("optim_wrapper.clip_grad.clip_value", "Sets the threshold for type value. 0 makes all gradients 0."),
-        FormatKey("optim_wrapper.clip_grad.norm_type", "Sets the norm type. inf is also allowed.", "2"),
-        FormatKey(
-            "optim_wrapper.clip_grad.error_if_nonfinite", 'True has the same effect as nonfinite = "raise".', "False"
-        ),
-        rejected_key("optim_wrapper.NAME.clip_grad", "Each of several optimizers has its own clip."),
-        rejected_key("strategy: DeepSpeedStrategy, ColossalAIStrategy", "The strategy clips by its own setting."),
-        rejected_key("optimizer_config.grad_clip", "A key of mmcv 1. mmengine does not read this key."),
-        imported_key("_base_", "The base files. The file's own keys override keys of the base files."),
-        imported_key("_base_.NAME, {{_base_.NAME}}", "The value of a name in a base file."),
-        imported_key(
-            "_delete_: True", "Replaces the dict of the base file. Without this key, mmengine merges both dicts."
-        ),
-        imported_key(
-            "with read_base()", "Imports names from base files. This file can change or replace the imported names."
-        ),
-    )
 
     def parse(self, text: str, name: str) -> Document:
         return python_config.parse(text, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from ...base import Format, Imported, default_note, paths
 from .lightning import ALGORITHM, VALUE, Lightning
 
 MEGATRON = ("optim", "config", "clip_grad")
@@ -34,32 +34,6 @@ class NeMo(Lightning):
         *(("trainer", name, VALUE) for name in ALIGNER),
     )
     vocabulary = Lightning.vocabulary | {"model", "name", "exp_manager", "optim"}
-    keys = (
-        FormatKey(
-            "trainer.gradient_clip_val",
-            "Lightning's key, which sets the threshold. null, 0 or less clips nothing.",
-            "null",
-        ),
-        FormatKey("trainer.gradient_clip_algorithm: norm", "Clips the global norm by PyTorch's rule.", "norm"),
-        FormatKey("trainer.gradient_clip_algorithm: value", "Clips each element."),
-        rejected_key(
-            "trainer.gradient_clip_algorithm: value, with Megatron", "NeMo's Megatron models clip by the norm."
-        ),
-        imported_key(
-            ".".join(MEGATRON),
-            "Clips the global norm over all ranks by PyTorch's rule. 0 or less clips nothing.",
-            "1.0",
-        ),
-        rejected_key(
-            f"trainer.{VALUE} and {'.'.join(MEGATRON)}", "Training fails, because Megatron-Core's optimizer clips."
-        ),
-        imported_key(
-            f"trainer.sft.{VALUE}",
-            "NeMo-Aligner's key, which all its algorithms have. Clips the global norm by PyTorch's rule. null, 0 "
-            "or less clips nothing.",
-            "null",
-        ),
-    )
 
     recognises = Format.recognises
 

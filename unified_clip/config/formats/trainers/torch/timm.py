@@ -9,7 +9,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....schema import Settings
 from ...agc import agc_settings
-from ...base import ATTACH, Format, FormatKey, Imported, default_note, imported_key, paths, words
+from ...base import ATTACH, Format, Imported, default_note, paths, words
 
 LAST_TWO = (
     "With agc, timm does not clip the last two parameters of the model, such as the head's weight and bias. Add their "
@@ -37,20 +37,6 @@ class Timm(Format):
     """)
     rules = ("global_norm", "value")
     zero = "zeros"
-    keys = (
-        FormatKey("clip_grad", "Sets the threshold. null clips nothing. 0 makes all gradients 0.", "null"),
-        FormatKey("clip_mode: norm", "Clips the global norm by PyTorch's rule.", "norm"),
-        FormatKey("clip_mode: value", "Clips each element."),
-        imported_key(
-            "clip_mode: agc",
-            "Clips the gradient of each unit, such as a neuron, by the norm of the unit's parameters. The last two "
-            "parameters of the model are not clipped.",
-        ),
-        imported_key(
-            "opt: lamb",
-            "Lamb clips the global norm at 1.0 again. The import leaves out this second clip, and prints a note.",
-        ),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         notes = self._second_clip(document) + default_note(document, ["clip_grad"], "timm clips nothing")

@@ -10,7 +10,7 @@ from packaging.version import Version
 from .....errors import ConfigError
 from ....documents import Document
 from ....schema import Settings
-from ...base import ATTACH, Format, FormatKey, Imported, default_note, paths, rejected_key, words
+from ...base import ATTACH, Format, Imported, default_note, paths, words
 from ...naming import name_format
 
 KEYS = ("training", "max_norm")
@@ -34,17 +34,6 @@ class TorchTitan(Format):
     """)
     zero = "zeros"
     off = math.inf
-    keys = (
-        FormatKey(
-            "training.max_norm",
-            "Clips the global norm by PyTorch's rule. inf clips nothing. 0 makes all gradients 0.",
-            "1.0",
-            "below 0.3.0",
-        ),
-        rejected_key(
-            "training.max_norm", "The Python configuration or an argument sets max_norm.", "1.0", "0.3.0 and later"
-        ),
-    )
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if version is not None and version >= NO_FILES:

@@ -10,7 +10,7 @@ from packaging.version import Version
 from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
-from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...base import Format, Imported, default_note, paths, words
 
 KEY = "clip_grad_norm"
 ASYNC = ("training", "optimizer")
@@ -32,20 +32,6 @@ class TorchTune(Format):
     """)
     zero = "zeros"
     off = None
-    keys = (
-        FormatKey(
-            KEY, "Clips the global norm by PyTorch's rule. null clips nothing. inf only measures the norm.", "null"
-        ),
-        imported_key(f"training.{KEY}", "The same key in the development recipe async_grpo.", "null"),
-        rejected_key(
-            f"{KEY}: 0",
-            "In recipes on one device, 0 clips nothing. In recipes on several devices, 0 makes all gradients 0.",
-        ),
-        rejected_key(
-            f"{KEY} with optimizer_in_bwd",
-            "torchtune rejects this combination, because it never has all gradients in memory at the same time.",
-        ),
-    )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
         return self.clip_keys if document.shows(*ASYNC) else self.clip_keys[:1]
