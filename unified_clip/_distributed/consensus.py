@@ -23,7 +23,7 @@ from .._core.types import Deferred, Leaf, Scalar, Tensor
 from . import differences, integers, on_device, replicas, uncounted, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS, PARAMETERS
 from .digests import PIECES, digest
-from .groups import Group
+from .groups import ProcessGroup
 from .integers import Sum
 from .replicas import ReplicaSet, contents
 from .uncounted import SharedGradients
@@ -95,7 +95,7 @@ class Consensus:
     """The collectives of one call over a process group. All ranks of the group must call the collectives in the same
     order."""
 
-    def __init__(self, group: Group, call: Call, place: int = 0) -> None:
+    def __init__(self, group: ProcessGroup, call: Call, place: int = 0) -> None:
         """`place` is the index of this norm among the norms of the call."""
         self._place = place
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
@@ -340,7 +340,7 @@ class Consensus:
             )
 
 
-def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
+def send_rejection(error: Exception, find_groups: Callable[[], Sequence[ProcessGroup]]) -> None:
     """Send an error to the ranks that wait for this rank. They then raise an error, too.
 
     find_groups: A function that returns the process groups of the waiting ranks.

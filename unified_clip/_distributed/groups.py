@@ -4,69 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from .._core.types import Leaf, Tensor
 from .on_device import NormOnDevice, NormRequest
 from .ranks import Ranks
 
 
-class Group(Protocol):
-    """A process group. All ranks of the group must call a collective together, with lists of the same length."""
-
-    rank: int
-    size: int
-
-    @property
-    def ranks(self) -> Sequence[int]: ...
-
-    @property
-    def name(self) -> str:
-        """A name that is equal on all ranks of the group. Process groups with the same ranks have different names."""
-
-    @property
-    def key(self) -> Any:
-        """An object that identifies the process group, and lives as long as the group."""
-
-    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]: ...
-
-    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]: ...
-
-    @property
-    def leaves_norms(self) -> bool:
-        """Whether norms can stay on the device of this process group."""
-
-    def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
-        """Return whether the p-norm over these tensors can stay on the device."""
-
-    def norm_on_device(self, request: NormRequest) -> NormOnDevice:
-        """Return the norm over all ranks without waiting for the device."""
-
-    def join_terms(self, length: int) -> None:
-        """Send zeros in the all-reduce that sums `Partial` gradients.
-
-        length: The number of zeros.
-        """
-
-
-class NormGroup(NamedTuple):
-    gradient: int | None
-    """The index of the gradient. The value is None if this rank has no gradient of the parameter."""
-
-    groups: Sequence[Group]
-    """The process groups over which the shards are spread. The norm is summed over one group after another."""
-
-    leaf: Leaf
-    label: str | None = None
-    """The name and the shape of the parameter, which the ranks of `groups` compare. If the label is None, nothing is
-    compared."""
-
-
 class ProcessGroup(ABC):
-    """A process group that stores the global ranks of its processes. A subclass defines the framework's all-reduce."""
+    """A process group. All ranks of the group must call a collective together, with lists of the same length. A
+    subclass defines the framework's all-reduce.
+    """
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
-        """key: The object that identifies the group.
+        """key: An object that identifies the process group, and lives as long as the group.
+        ranks: The global ranks of the processes.
         here: The global rank of this process.
         """
         if here not in ranks:
@@ -78,19 +30,27 @@ class ProcessGroup(ABC):
 
     @property
     def name(self) -> str:
+        """A name that is equal on all ranks of the group. Process groups with the same ranks have different names."""
         return ""
 
     @property
     def leaves_norms(self) -> bool:
+        """Whether norms can stay on the device of this process group."""
         return False
 
     def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
+        """Return whether the p-norm over these tensors can stay on the device."""
         return False
 
     def norm_on_device(self, request: NormRequest) -> NormOnDevice:
+        """Return the norm over all ranks without waiting for the device."""
         raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def join_terms(self, length: int) -> None:
+        """Send zeros in the all-reduce that sums `Partial` gradients.
+
+        length: The number of zeros.
+        """
         raise NotImplementedError("bug in unified_clip: norms of this process group are computed on the CPU")
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
@@ -112,7 +72,20 @@ class SingleProcess(ProcessGroup):
         return list(numbers)
 
 
-def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
+class NormGroup(NamedTuple):
+    gradient: int | None
+    """The index of the gradient. The value is None if this rank has no gradient of the parameter."""
+
+    groups: Sequence[ProcessGroup]
+    """The process groups over which the shards are spread. The norm is summed over one group after another."""
+
+    leaf: Leaf
+    label: str | None = None
+    """The name and the shape of the parameter, which the ranks of `groups` compare. If the label is None, nothing is
+    compared."""
+
+
+def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[ProcessGroup, list[int]]]:
     """Yield (process group, indices of its parameters).
 
     The first groups of all parameters come first, then the second groups, and so on. All ranks yield their groups in
@@ -120,7 +93,7 @@ def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iter
     each other forever.
     """
     for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
-        members: dict[Group, list[int]] = {}
+        members: dict[ProcessGroup, list[int]] = {}
         for at in positions:
             if len(norm_groups[at].groups) > depth:
                 members.setdefault(norm_groups[at].groups[depth], []).append(at)

@@ -18,7 +18,7 @@ from . import on_device
 from .consensus import Call, Consensus, send_rejection
 from .differences import ELEMENTS, PARAMETERS
 from .digests import digest
-from .groups import Group, NormGroup, by_group
+from .groups import NormGroup, ProcessGroup, by_group
 from .integers import Sum
 from .replicas import CHECK, Replica, ReplicaSet, grouped
 from .uncounted import SharedGradients
@@ -47,7 +47,7 @@ class LocalShards(ABC):
         """Return the number of elements of a gradient, over all its shards."""
 
     @abstractmethod
-    def group(self) -> Group:
+    def group(self) -> ProcessGroup:
         """Return the process group over which norms are all-reduced."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class LocalShards(ABC):
         """Return the placements of each gradient as text, such as "Shard(dim=0) over dp=4"."""
 
     @abstractmethod
-    def world(self) -> Group:
+    def world(self) -> ProcessGroup:
         """Return the group of all ranks."""
 
     def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
@@ -277,7 +277,7 @@ class LocalShards(ABC):
         if self._has_counted or not self.awaits_sums(measures):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
-    def _groups_of_norms(self) -> list[Group]:
+    def _groups_of_norms(self) -> list[ProcessGroup]:
         norm_groups = self.norm_groups(known_only=True)
         return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 

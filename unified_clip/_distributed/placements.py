@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures
 from .._core.types import Leaf, Tensor
 from .differences import REMEDY
-from .groups import Group, NormGroup, ProcessGroup, SingleProcess
+from .groups import NormGroup, ProcessGroup, SingleProcess
 from .norm import LocalShards, label
 from .owners import Terminology, declared_owner, norm_unknown, ownership_unknown
 from .ranks import Ranks
@@ -87,7 +87,7 @@ class DistributedGradients(LocalShards):
         """Return the process group for the caller's argument `process_group`."""
 
     @abstractmethod
-    def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
+    def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[ProcessGroup] | None:
         """Return the process groups over which a gradient is sharded. The norm is summed over the groups in this order.
 
         Return [] if the norm needs no sum over ranks. Return None if it is unknown whether a plain tensor is a shard.

@@ -153,7 +153,7 @@ class Exchange(Protocol):
     rank: int
     """The number of this process in the process group."""
 
-    ranks: Sequence[int]
+    ranks: Ranks
 
     def all_gather(self, number: int) -> list[int]: ...
 
