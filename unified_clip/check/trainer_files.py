@@ -17,10 +17,10 @@ from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, format_val
 from ..config.documents.inheritance import hydra
 from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, engines, placement
+from ..config.formats.base import SetElsewhereError
 from ..config.formats.convert import Candidate
 from ..config.formats.naming import named_by
 from ..config.formats.python_source import PythonFormat
-from ..config.formats.set_elsewhere import SetElsewhereError
 from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
 from ..port.catalog import clip_function

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
+from ...config.formats.base import SetElsewhereError
 from ...config.formats.python_config.changes import ROOTS
 from ...config.formats.python_source import MAX_ALIASES, Source, shortened
-from ...config.formats.set_elsewhere import SetElsewhereError
 from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
 from ...port.catalog import KERAS_OPTIMIZER

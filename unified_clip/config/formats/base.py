@@ -14,8 +14,7 @@ from packaging.version import InvalidVersion, Version
 from ..._static_values import is_number
 from ...errors import ConfigError, NotRepresentableError
 from ..documents import Document, Key, infinity
-from ..documents.inheritance.base_class import Inheritance
-from ..documents.inheritance.single_file import OneFile
+from ..documents.inheritance.base_class import Inheritance, OneFile
 from ..schema import DEFAULT_FAMILY, FamilyName, Rule, Settings, is_off
 from .engines import except_under
 from .naming import name_format
@@ -54,6 +53,18 @@ class OtherFamilyError(NotRepresentableError):
         super().__init__(message)
         self.family = family
         """The family that the format supports."""
+
+
+class SetElsewhereError(ConfigError):
+    """The clip settings are in another file or in the training script.
+
+    problem: A sentence about the file.
+    advice: Sentences that name the file or the code to import instead.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem} {advice}")
+        self.problem = problem
 
 
 class Format(ABC):
@@ -314,6 +325,7 @@ string."""
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"
 
+EACH_OPTIMIZER = "Each optimizer clips only its own gradients. Attach the configuration to both optimizers."
 SEVERAL_OPTIMIZERS = "each optimizer has its own clip keys. Write a clip configuration for each optimizer."
 
 

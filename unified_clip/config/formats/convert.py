@@ -16,8 +16,10 @@ from packaging.version import Version
 
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
-from ..documents import DOCUMENT_KINDS, Document, PartialTable, dotted
-from ..documents.inheritance.single_file import with_unread_bases
+from ..documents import DOCUMENT_KINDS, Document, PartialTable, UnreadFile, dotted
+from ..documents.inheritance.base_class import Inheritance
+from ..documents.inheritance.hydra_defaults import has_defaults
+from ..documents.merge import MergeRules
 from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
 from ..validation import settings_data
@@ -41,6 +43,9 @@ HINTS = {
     "tensorflow": _TENSORFLOW, "tf": _TENSORFLOW, "jax": _JAX, "flax": _JAX, "torch": _TORCH, "pytorch": _TORCH,
     "transformers": _HUGGING_FACE, "huggingface": _HUGGING_FACE,
 }  # fmt: skip
+
+BASE_KEYS = ("_BASE_", "_base_")
+WHOLE_CONFIGURATION = "Import the whole configuration, as your program prints it."
 
 CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
@@ -206,7 +211,24 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 def _compose(trainer: Format, document: Document) -> Document:
     """Merge a document with its base files. All keys that an unreadable base file might set become unknown."""
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
-    return with_unread_bases(composed, trainer.inheritance)
+    return _with_unread_bases(composed, trainer.inheritance)
+
+
+def _with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
+    """If the document names base files, make all missing keys unknown."""
+    keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
+    keys += ["defaults"] if has_defaults(document) else []
+    for key in keys:
+        if key not in inheritance.keys and isinstance(document.data, dict):
+            problem = "this trainer does not read the file that this key names."
+            unread = UnreadFile(document.place([key], document.name), problem, WHOLE_CONFIGURATION)
+            return replace(document, data=MergeRules().merge(unread, document.data))
+    return document
+
+
+def _names_files(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return bool(values) and all(isinstance(text, str) for text in values)
 
 
 def _detect(path: Path) -> Candidate:

@@ -38,6 +38,13 @@ class Inheritance(ABC):
         """
 
 
+class OneFile(Inheritance):
+    """The inheritance of a trainer that reads a single configuration file."""
+
+    def compose(self, document: Document, parse: Parse) -> Document:
+        return document
+
+
 @dataclass
 class Files:
     """Opens the files that a configuration names. The number of files is limited."""

@@ -10,8 +10,7 @@ from packaging.version import Version
 from ....documents import Document, infinity
 from ....documents.inheritance.named_file import NamedFile
 from ....schema import Settings
-from ...base import Format, Imported, default_note, paths
-from ...set_elsewhere import SetElsewhereError
+from ...base import Format, Imported, SetElsewhereError, default_note, paths
 from ..torch import deepspeed
 
 DEEPSPEED = ("deepspeed_config", "gradient_clipping")

@@ -8,8 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import Format, Imported, default_note, paths, words
-from ...set_elsewhere import SetElsewhereError
+from ...base import Format, Imported, SetElsewhereError, default_note, paths, words
 
 SWITCH, KEY = ("runner_wrapper", "use_clip_grad"), ("runner_wrapper", "max_grad_norm")
 PIPELINE = "MFPipelineWithLossScaleCell"

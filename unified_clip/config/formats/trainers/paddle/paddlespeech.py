@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....schema import Settings
-from ...base import AS_PADDLE, SEVERAL_OPTIMIZERS, Format, Imported, Zero, paths, words
+from ...base import AS_PADDLE, EACH_OPTIMIZER, SEVERAL_OPTIMIZERS, Format, Imported, Zero, paths, words
 
 SPEECH, SIMPLE, TTS = ("global_grad_clip",), ("grad_clip",), ("optimizer", "max_grad_norm")
 KALDI = ("optim_conf", "global_grad_clip")
@@ -118,11 +118,7 @@ class PaddleSpeech(Format):
         thresholds = [self.read_threshold(document, place, zero="off", null="error") for place in places]
         if len(set(thresholds)) > 1:
             raise document.wrong(places[1], f"this value differs from {places[0][0]}: {SEVERAL_OPTIMIZERS}")
-        notes = (
-            ["Each optimizer clips only its own gradients. Attach the configuration to both optimizers."]
-            if thresholds[0] is not None
-            else []
-        )
+        notes = [] if thresholds[0] is None else [EACH_OPTIMIZER]
         return Imported(self.settings("global_norm", thresholds[0]), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -12,8 +12,7 @@ from .... import documents
 from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
-from ...base import Imported, OwnFormat, paths, words
-from ...set_elsewhere import SetElsewhereError
+from ...base import Imported, OwnFormat, SetElsewhereError, paths, words
 from ..torch.megatron import Megatron
 
 SCRIPT, TABLE = ("clip-norm",), ("optimization", "clip_norm")

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from ....documents import Document
 from ....schema import Settings
-from ...base import SEVERAL_OPTIMIZERS, Format, Imported, paths, words
+from ...base import EACH_OPTIMIZER, SEVERAL_OPTIMIZERS, Format, Imported, paths, words
 
 GENERATOR, DISCRIMINATOR = "generator_grad_norm", "discriminator_grad_norm"
 
@@ -39,12 +39,7 @@ class ParallelWaveGAN(Format):
         )
         if generator != discriminator:
             raise document.wrong([DISCRIMINATOR], f"this value differs from {GENERATOR}: {SEVERAL_OPTIMIZERS}")
-        notes = (
-            []
-            if generator is None
-            else ["Each optimizer clips only its own gradients. Attach the configuration to both optimizers."]
-        )
-        return Imported(self.settings("global_norm", generator), notes)
+        return Imported(self.settings("global_norm", generator), [] if generator is None else [EACH_OPTIMIZER])
 
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import Format, Imported, paths, words
-from ...set_elsewhere import SetElsewhereError
+from ...base import Format, Imported, SetElsewhereError, paths, words
 
 KEY = "gradient_clipping"
 ARGUMENT = ("optimizer", "params", "max_grad_norm")

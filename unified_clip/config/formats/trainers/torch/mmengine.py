@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from packaging.version import Version
 
 from ....documents import Document, PartialTable
-from ....schema import Settings, is_off
+from ....schema import Rule, Settings, is_off
 from ... import engines
 from ...base import ATTACH, SEVERAL_OPTIMIZERS, Imported, OwnFormat, paths, read_norm_type, words
 from ...naming import name_format
@@ -35,11 +36,11 @@ class MMEngine(OwnFormat):
     own_keys = paths("optim_wrapper optimizer_config")
     inheritance = ConfigBases()
     clip_keys = paths("optim_wrapper.clip_grad optim_wrapper.*.clip_grad")
-    foreign_keys = (MMCV,)
+    foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = (MMCV,)
     vocabulary = words("""
         _base_ model train_cfg default_hooks param_scheduler train_dataloader default_scope runner log_config
     """)
-    rules = ("global_norm", "value")
+    rules: ClassVar[Sequence[Rule]] = ("global_norm", "value")
     zero = "zeros"
     norm_types = True
     nonfinite = ("family", "raise")
@@ -58,13 +59,7 @@ class MMEngine(OwnFormat):
             return Imported({"rule": "none"})
         if not isinstance(clip, dict) or (not clip and not isinstance(clip, PartialTable)):
             raise document.wrong(CLIP, f"{clip!r:.60} makes training fail. Set None, or a dict with a threshold.")
-        for name in clip:
-            document.get(*CLIP, name)  # raises if the value is unknown
-        notes = (
-            [f"{clip.unread} An unread file might set more keys of clip_grad."]
-            if isinstance(clip, PartialTable)
-            else []
-        )
+        notes = check_known(document, CLIP)
         kind = clip.get("type", "norm")
         if not isinstance(kind, str) or kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of clip in mmengine. Set norm or value.")
@@ -73,11 +68,15 @@ class MMEngine(OwnFormat):
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
         if not document.shows(*key):
             raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set it.")
-        threshold = self.read_threshold(document, key, null="error")
-        if kind == "value":
-            return Imported(self.settings("value", threshold), notes)
-        settings = self.settings("global_norm", threshold, read_norm_type(document, [*CLIP, "norm_type"]))
-        return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)
+        if kind == "norm":
+            return self.by_norm(document, CLIP, notes)
+        return Imported(self.settings("value", self.read_threshold(document, key, null="error")), notes)
+
+    def by_norm(self, document: Document, path: tuple[str, ...], notes: list[str]) -> Imported:
+        threshold = self.read_threshold(document, [*path, "max_norm"], null="error")
+        settings = self.settings("global_norm", threshold, read_norm_type(document, [*path, "norm_type"]))
+        raises = document.get(*path).get("error_if_nonfinite")
+        return Imported(settings | ({"nonfinite": "raise"} if raises else {}), notes)
 
     @staticmethod
     def _of_another_type(key: str, kind: str) -> str:
@@ -124,6 +123,15 @@ class MMEngine(OwnFormat):
 
     def dump(self, data: Any) -> str:
         return f"optim_wrapper = dict(clip_grad={clip_source(data)})\n"
+
+
+def check_known(document: Document, path: tuple[str, ...]) -> list[str]:
+    """Raise ConfigError if a value in the dict of the clip is unknown. If a base file cannot be read, return a note."""
+    clip = document.get(*path)
+    for name in clip:
+        document.get(*path, name)
+    is_partial = isinstance(clip, PartialTable)
+    return [f"{clip.unread} An unread file might set more keys of {path[-1]}."] if is_partial else []
 
 
 def clip_source(data: dict[str, Any] | None) -> str:
