@@ -25,7 +25,7 @@ from ..._core import entry
 from ..._core.backend import Backend, Sparse, Variables
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
-from . import exact_sum, kernel_operations, vectorized
+from . import exact_sum, kernel_operations
 from .arithmetic import (
     EAGER,
     LANES,
@@ -378,7 +378,6 @@ def _run_as_written() -> None:
 COLLECTOR: Any = collected.collector(EAGER)
 BACKEND = TensorflowBackend()
 _run_as_written()
-vectorized.register()
 kernel_operations.register(
     lambda tensors, p, per_tensor: TensorflowPath(BACKEND, tensors, True, per_tensor).norm_by_operations(p)
 )

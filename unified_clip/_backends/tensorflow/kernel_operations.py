@@ -138,6 +138,17 @@ def register(norm_by_operations: NormByOperations) -> None:
             tf.RegisterGradient(name)(derive)
         with suppress(KeyError):
             pfor.RegisterPFor(name)(vectorize)
+    with suppress(KeyError):  # so that `tf.vectorized_map` can vectorize `tf.nn.l2_loss`
+        pfor.RegisterPFor("L2Loss")(_half_sums_of_squares)
+
+
+def _half_sums_of_squares(loop: Any) -> Any:
+    """Return half of the sum of squares for each row.
+
+    The squares are halved before the addition, because their sum can exceed the range of float16.
+    """
+    rows = loop.stacked_input(0)
+    return pfor.wrap(tf.reduce_sum(0.5 * tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
 
 
 def _attributes(op: Any) -> dict[str, Any]:
