@@ -25,7 +25,7 @@ Elsewhere = Iterable[Any] | Callable[[Any], bool]
 """Parameters that an earlier pipeline stage owns: a list, or a function that returns True for these parameters."""
 
 
-class _ElsewhereCounted:
+class _StagedOwnership:
     def __init__(self, also_elsewhere: Elsewhere) -> None:
         is_model = hasattr(also_elsewhere, "named_parameters")  # a model can be called, too
         if is_model or hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
@@ -40,7 +40,7 @@ class _ElsewhereCounted:
                 kind = type(parameter).__qualname__
                 raise TypeError(f"also_elsewhere[{number}] has the type {kind}. Pass parameters, not names")
 
-    def __contains__(self, parameter: Any) -> bool:
+    def counts_elsewhere(self, parameter: Any) -> bool:
         if self._rule is None:
             return any(parameter is listed for listed in self._parameters)
         answer = self._rule(parameter)
@@ -62,17 +62,6 @@ class _ElsewhereCounted:
                     "also_elsewhere=lambda parameter: parameter is model.head.weight. If this call does not clip the "
                     "parameter, remove it from the list"
                 )
-
-
-class _StagedOwnership:
-    def __init__(self, also_elsewhere: Elsewhere) -> None:
-        self._elsewhere = _ElsewhereCounted(also_elsewhere)
-
-    def check_present(self, tensors: Iterable[Any]) -> None:
-        self._elsewhere.check_present(tensors)
-
-    def counts_elsewhere(self, parameter: Any) -> bool:
-        return parameter in self._elsewhere
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
@@ -144,7 +133,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         counts = self._counts_plain
         if own is not None:
             counts = self._counts.get(own, lambda _: self._counts_on(np.asarray(own.mesh).reshape(-1)))
-        return parameter not in self._elsewhere and counts
+        return not self.counts_elsewhere(parameter) and counts
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
         """Return all ranks that have a copy of a local tensor. `check_replicas` needs these ranks.
@@ -366,4 +355,4 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
         self._data_rank = data_rank
 
     def __call__(self, parameter: Any) -> bool:
-        return self._data_rank == 0 and parameter not in self._elsewhere
+        return self._data_rank == 0 and not self.counts_elsewhere(parameter)

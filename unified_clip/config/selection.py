@@ -22,11 +22,7 @@ class ParameterSelection:
     """Assigns gradients to the parts of a configuration. Every group of the configuration is a part. Parameters without
     a group belong to the last part.
 
-    names: A model, its `named_parameters()`, a dict from names to parameters, or a list of names in the order of the
-    gradients. An integration passes a function that returns the name of a `Leaf`. If None, the names come from the
-    framework.
-    unmatched: Advice for the warning about a pattern that matches no name. Set `unmatched` if some clip calls contain
-        only a part of the parameters. The warning then waits until a call has no new names.
+    names, unmatched: The arguments of `Clipper`.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
