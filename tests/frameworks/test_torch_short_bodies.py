@@ -174,12 +174,13 @@ def test_only_default_options_have_the_short_form(
 ) -> None:
     traces = counted(monkeypatch)
     container, expected = parameters(), parameters()
-    clip = torch.compile(lambda items: uc.clip_grad_norm_(items, **options), backend="aot_eager", fullgraph=True)
+    fullgraph = "error_if_nonfinite" not in options  # this option breaks the graph
+    clip = torch.compile(lambda items: uc.clip_grad_norm_(items, **options), backend="aot_eager", fullgraph=fullgraph)
     norm, expected_norm = (
         outcome(clip, container),
         outcome(lambda items: uc.clip_grad_norm_(items, **options), expected),
     )
-    assert traces == [is_short]
+    assert set(traces) == {is_short}
     if isinstance(expected_norm, str):
         assert expected_norm in norm  # PyTorch adds an explanation
     else:
