@@ -1,4 +1,4 @@
-"""Read the outputs of a training step: its parameters and gradients after each step."""
+"""Write and read the outputs of a training step: its parameters and gradients after each step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,75 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from ... import _safetensors
+from ..._dispatch import adapter_of
 from ...tensors.files import safetensors
-from ...tensors.types import Dense
-from ..errors import VerifyError, WorkerError
+from ...tensors.files.convert_worker import read_tensor
+from ...tensors.types import PARTS, Dense, UnreadableError, densify
+from ..errors import InvalidStepError, VerifyError, WorkerError
 from .script import Script
-from .worker import ENDED, OUTPUT, OUTPUT_PARTS, RESYNCED
+
+ENDED = "ended.json"
+
+OUTPUT = "{}.safetensors"
+"""The name of the file with the output of one step. The file gets this name when the content is complete."""
+
+RESYNCED = "{}.resynced.safetensors"
+
+OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
+"""The parts of the tuple that a training step yields. The parameters are required, and the other parts are optional."""
+
+
+def store_output(out: Path, step: int, output: Any) -> None:
+    if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
+        is_sequence = isinstance(output, tuple | list)
+        what = f"has {len(output)} values" if is_sequence else f"is of type {type(output).__name__}"
+        raise InvalidStepError(
+            f"output {step} of the function {what}. Yield or return (parameters, gradients) or (parameters, gradients, "
+            "unclipped), dicts of tensors by name. You can append the loss as a number."
+        )
+    stored: dict[str, tuple[str, Any]] = {}
+    for part, tensors in zip(OUTPUT_PARTS, output, strict=False):
+        if tensors is None and part != "parameters":
+            continue
+        if not isinstance(tensors, Mapping):
+            loss = "" if part == "parameters" else " To yield a loss, make it a single number."
+            raise InvalidStepError(
+                f"output {step} of the function has {part} of type {type(tensors).__name__}. Yield or return a dict of "
+                f"tensors by name.{loss}"
+            )
+        if part == "parameters" and not tensors:
+            raise InvalidStepError(
+                f"output {step} of the function has no parameters. Put all parameters into its first dict, by name."
+            )
+        present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        stored |= {f"{part}/{name}": dtype_and_array(part, name, step, tensor) for name, tensor in present.items()}
+    _safetensors.write_at_once(out / OUTPUT.format(step), stored)
+
+
+def dtype_and_array(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
+    try:
+        dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
+    except (UnreadableError, ValueError, TypeError, KeyError) as error:
+        raise InvalidStepError(f"output {step} of the function, {part}: {_reason(name, error)}.") from None
+    assert dense is not None
+    dtype = PARTS.get(dense.dtype, dense.dtype)
+    if dtype not in _safetensors.CODES:
+        raise InvalidStepError(
+            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Leave it out if it is not "
+            "trained. Else convert it to float32."
+        )
+    return dtype, dense.array
+
+
+def _reason(name: Any, error: Exception) -> str:
+    if isinstance(error, UnreadableError):  # it has its own remedy
+        return str(error)
+    return f"{name!r} cannot be read: {error}. Convert it to a dense float32 tensor or array"
 
 
 @dataclass(frozen=True)
@@ -71,10 +134,16 @@ def read_outputs(script: Script, out: Path, steps: int) -> ScriptRun:
 
 
 def _step_output(out: Path, number: int) -> StepOutput:
-    parts: dict[str, dict[str, Dense]] = {}
-    for key, tensor in safetensors.load(out / OUTPUT.format(number)).items():
-        part, _, name = key.partition("/")
-        parts.setdefault(part, {})[name] = tensor
+    parts = read_parts(out / OUTPUT.format(number))
     parameters, gradients, unclipped = (parts.get(part) for part in OUTPUT_PARTS)
     resynced = out / RESYNCED.format(number)
     return StepOutput(parameters or {}, gradients, unclipped, safetensors.load(resynced) if resynced.exists() else None)
+
+
+def read_parts(path: Path) -> dict[str, dict[str, Dense]]:
+    """Read the file of an output as {part of the output: {name: tensor}}. OUTPUT_PARTS lists the parts."""
+    parts: dict[str, dict[str, Dense]] = {}
+    for key, tensor in safetensors.load(path).items():
+        part, _, name = key.partition("/")
+        parts.setdefault(part, {})[name] = tensor
+    return parts

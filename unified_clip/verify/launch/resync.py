@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from ... import _safetensors
 from ..._dispatch import adapter_of
 from ...recording.pairs.parameters import Names, orient_names
-from ...tensors.files import safetensors
 from ...tensors.types import Dense, to_numpy
 from ..errors import InvalidStepError
 from ..layouts import Layout, match_layout
+from .outputs import ENDED, OUTPUT, RESYNCED, dtype_and_array, read_parts
 
 POLL = 0.005
 """The number of seconds to wait before the worker looks again for the output of the old step."""
@@ -32,16 +33,36 @@ HOW = (
 )
 
 
+def weight_copier(
+    out: Path, names: Names, function: Callable[..., Any]
+) -> Callable[[int, Any], Mapping[str, Any] | None]:
+    """Return a function that copies the old weights into the new training step. Its arguments are the step and the
+    output of the step. Its result is the value that `yield` returns in the new training step.
+
+    names: The contents of the file of `--map`.
+    """
+    old, is_sent = OldWeights(out.parent / "old", names), takes_weights(function)
+
+    def resync(step: int, output: Any) -> Mapping[str, Any] | None:
+        parameters = output[0]
+        tensors = {name: dtype_and_array("parameters", name, step, each) for name, each in parameters.items()}
+        weights = old.at(step, {name: Dense(*each) for name, each in tensors.items()})
+        if weights is None:
+            return None
+        assign(parameters, weights, is_sent=is_sent)
+        stored = weights if is_sent else parameters
+        after = {name: dtype_and_array("parameters", name, step, each) for name, each in stored.items()}
+        _safetensors.write_at_once(out / RESYNCED.format(step), after)
+        return weights if is_sent else None
+
+    return resync
+
+
 class OldWeights:
     """The weights of the old training step, which runs at the same time in another process."""
 
-    def __init__(self, directory: Path, ended: Path, names: Names) -> None:
-        """Read the outputs of the old training step from a directory.
-
-        ended: The path of the file that is written when the old training step has ended.
-        names: The contents of the file of `--map`.
-        """
-        self._directory, self._ended, self._names = directory, ended, names
+    def __init__(self, directory: Path, names: Names) -> None:
+        self._directory, self._names = directory, names
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
@@ -50,17 +71,12 @@ class OldWeights:
         Return None if the parameters do not match, or if the old training step ends before `step`. For these cases,
         `unified-clip verify` raises an error later.
         """
-        path = self._directory / f"{step}.safetensors"
+        path = self._directory / OUTPUT.format(step)
         while not path.exists():
-            if self._ended.exists() and not path.exists():
+            if (self._directory / ENDED).exists() and not path.exists():
                 return None
             time.sleep(POLL)
-        stored = {
-            key.removeprefix("parameters/"): each
-            for key, each in safetensors.load(path).items()
-            if key.startswith("parameters/")
-        }
-        old = {name: each.values() for name, each in stored.items()}
+        old = {name: each.values() for name, each in read_parts(path)["parameters"].items()}
         if self._layout is None:
             names = orient_names(self._names, set(old), set(new))
             self._layout = match_layout(old, {name: each.values() for name, each in new.items()}, names or {})

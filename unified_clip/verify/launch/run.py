@@ -18,9 +18,9 @@ from ..._progress import Advance, unseen
 from ..._scratch import Scratch
 from ..errors import VerifyError, WorkerError
 from .input_files import Arrays, Batches
-from .outputs import ScriptRun, read_outputs
+from .outputs import OUTPUT, ScriptRun, read_outputs
 from .script import Script
-from .worker import NAMES, OUTPUT
+from .worker import NAMES
 
 
 def make_directory(path: Path) -> Path:

@@ -27,23 +27,16 @@ import numpy as np
 
 import unified_clip
 
-from ... import _safetensors, _workers
+from ... import _workers
 from ..._dispatch import adapter_of
 from ...recording.natives.hooks import HOOKS
 from ...recording.recorder import Recording
 from ...tensors.files.convert_worker import function_in, read_tensor
-from ...tensors.types import PARTS, Dense, UnreadableError, densify
+from ...tensors.types import densify
 from ..errors import InvalidStepError
+from .outputs import ENDED, store_output
 
-RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
-
-OUTPUT = "{}.safetensors"
-"""The name of the file with the output of one step. The file gets this name when the content is complete."""
-
-RESYNCED = "{}.resynced.safetensors"
-
-OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
-"""The parts of the tuple that a training step yields. The parameters are required, and the other parts are optional."""
+RECORDING, NAMES = "recording.jsonl", "names.json"
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -74,7 +67,7 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
         for count, output in enumerate(_yielded(result, recording, resync) if yields else [result], start=1):
             recording.wait()
             tensors, loss = _split_loss(output)
-            _store(out / OUTPUT.format(count), count, tensors)
+            store_output(out, count, tensors)
             if loss is not None:
                 recording.log(loss=loss)
         recording.wait()
@@ -127,8 +120,6 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
 
 
 Resync = Callable[[int, Any], Mapping[str, Any] | None]
-"""The type of a function that copies the old weights after a step. The result is the value that `yield` returns in the
-new training step."""
 
 
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
@@ -144,27 +135,11 @@ def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: 
 
 
 def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None:
-    old = out.parent / "old"
-    if out == old or not (job / NAMES).exists():
+    if out.name == "old" or not (job / NAMES).exists():
         return None
-    from .resync import OldWeights, assign, takes_weights  # its imports take as long as a short training step
+    from .resync import weight_copier  # its imports take as long as a short training step
 
-    weights = OldWeights(old, old / ENDED, json.loads((job / NAMES).read_text(encoding="utf-8")))
-    is_sent = takes_weights(function)
-
-    def resync(step: int, output: Any) -> Mapping[str, Any] | None:
-        parameters = output[0]
-        tensors = {name: _dense("parameters", name, step, each) for name, each in parameters.items()}
-        new = weights.at(step, {name: Dense(*each) for name, each in tensors.items()})
-        if new is None:
-            return None
-        assign(parameters, new, is_sent=is_sent)
-        stored = new if is_sent else parameters
-        after = {name: _dense("parameters", name, step, each) for name, each in stored.items()}
-        _safetensors.write_at_once(out / RESYNCED.format(step), after)
-        return new if is_sent else None
-
-    return resync
+    return weight_copier(out, json.loads((job / NAMES).read_text(encoding="utf-8")), function)
 
 
 def _split_loss(output: Any) -> tuple[Any, float | None]:
@@ -179,54 +154,6 @@ def _split_loss(output: Any) -> tuple[Any, float | None]:
     return (
         (tuple(tensors), float(loss.values().item())) if loss is not None and loss.array.size == 1 else (output, None)
     )
-
-
-def _store(path: Path, step: int, output: Any) -> None:
-    if not isinstance(output, tuple | list) or not 1 <= len(output) <= len(OUTPUT_PARTS):
-        is_sequence = isinstance(output, tuple | list)
-        what = f"has {len(output)} values" if is_sequence else f"is of type {type(output).__name__}"
-        raise InvalidStepError(
-            f"output {step} of the function {what}. Yield or return (parameters, gradients) or (parameters, gradients, "
-            "unclipped), dicts of tensors by name. You can append the loss as a number."
-        )
-    stored: dict[str, tuple[str, Any]] = {}
-    for part, tensors in zip(OUTPUT_PARTS, output, strict=False):
-        if tensors is None and part != "parameters":
-            continue
-        if not isinstance(tensors, Mapping):
-            loss = "" if part == "parameters" else " To yield a loss, make it a single number."
-            raise InvalidStepError(
-                f"output {step} of the function has {part} of type {type(tensors).__name__}. Yield or return a dict of "
-                f"tensors by name.{loss}"
-            )
-        if part == "parameters" and not tensors:
-            raise InvalidStepError(
-                f"output {step} of the function has no parameters. Put all parameters into its first dict, by name."
-            )
-        present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        stored |= {f"{part}/{name}": _dense(part, name, step, tensor) for name, tensor in present.items()}
-    _safetensors.write_at_once(path, stored)
-
-
-def _dense(part: str, name: Any, step: int, tensor: Any) -> tuple[str, Any]:
-    try:
-        dense = densify(read_tensor(str(name), np.asarray(tensor) if adapter_of(type(tensor)) is None else tensor))
-    except (UnreadableError, ValueError, TypeError, KeyError) as error:
-        raise InvalidStepError(f"output {step} of the function, {part}: {_reason(name, error)}.") from None
-    assert dense is not None
-    dtype = PARTS.get(dense.dtype, dense.dtype)
-    if dtype not in _safetensors.CODES:
-        raise InvalidStepError(
-            f"output {step} of the function, {part}: {name!r} has dtype {dense.dtype}. Leave it out if it is not "
-            "trained. Else convert it to float32."
-        )
-    return dtype, dense.array
-
-
-def _reason(name: Any, error: Exception) -> str:
-    if isinstance(error, UnreadableError):  # it has its own remedy
-        return str(error)
-    return f"{name!r} cannot be read: {error}. Convert it to a dense float32 tensor or array"
 
 
 if __name__ == "__main__":
