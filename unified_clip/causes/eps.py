@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from .cause import CauseKind, instead
@@ -14,11 +14,17 @@ COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 
 LARGEST_EPS = 1e-2
 
+LARGEST_EPS_OF_CALLS = 1.0
+
 FEW_NORMS = 8
 """With at least this number of distinct norms, a call distinguishes a wrong eps from rounding."""
 
 IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 """Values of eps that a function might add to the sum of the squares."""
+
+Interval = tuple[float, float]
+
+Bounds = Callable[[Observation, float, Interval], Interval]
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -82,3 +88,43 @@ def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
     ((norm, coef),) = clipped
     eps = call.threshold / coef - norm
     return f", or with eps of about {eps:.2g}" if 0 < eps <= LARGEST_EPS else ""
+
+
+# -- from several calls of one function
+
+
+def eps_sentences(this: Observation, shown: Callable[[Bounds, float, Sequence[float]], float | None]) -> Iterator[str]:
+    """Yield a sentence for each wrong eps that explains several calls.
+
+    shown: A function that returns the number that explains the calls in place of the correct number, or None.
+    """
+    common = (*COMMON_EPS, *IN_ROOT)
+    sentences: dict[Bounds, Callable[[float], str]] = {
+        _eps: lambda number: instead("eps", number, this.eps),
+        _eps_in_root: in_root,
+        _eps_on_coefficient: on_coefficient,
+    }
+    if this.p != 2 or this.passed_norm is not None:
+        del sentences[_eps_in_root]
+    for bounds, sentence in sentences.items():
+        number = shown(bounds, this.eps if bounds is _eps else 0.0, common)
+        if number is not None and 0 <= number <= LARGEST_EPS_OF_CALLS:
+            yield sentence(number)
+
+
+def _eps(call: Observation, norm: float, coefs: Interval) -> Interval:
+    low, high = coefs
+    return (
+        call.threshold / high - norm if high < math.inf else -math.inf,
+        call.threshold / low - norm if low > 0 else math.inf,
+    )
+
+
+def _eps_in_root(call: Observation, norm: float, coefs: Interval) -> Interval:
+    low, high = (each * (2 * norm + each) if each > -norm else -math.inf for each in _eps(call, norm, coefs))
+    return low, high
+
+
+def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Interval:
+    coef = min(1.0, call.threshold / norm)
+    return coefs[0] - coef, coefs[1] - coef

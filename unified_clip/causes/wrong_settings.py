@@ -1,4 +1,4 @@
-"""Find a wrong number, such as a wrong eps or a wrong threshold, from several calls of one function.
+"""Find a wrong number, such as a wrong threshold, from several calls of one function. `eps.py` finds a wrong eps.
 
 For each call, this module computes the interval of the numbers that explain the result. A wrong number must also
 explain the correct calls. The reported number therefore lies in the intervals of all correct calls, and in most
@@ -13,22 +13,16 @@ from functools import partial
 from typing import NamedTuple
 
 from .cause import Cause, CauseKind, distinct_texts, instead
-from .eps import COMMON_EPS, IN_ROOT, in_root, on_coefficient
+from .eps import Bounds, Interval, eps_sentences
 from .observation import NORM_TOLERANCE, Hypothesis, Observation
 from .scaling import Scaling
 from .sums import IN_FLOAT32, rounding_noise
-
-Interval = tuple[float, float]
-
-Bounds = Callable[[Observation, float, Interval], Interval]
 
 CONDITIONS = {
     "the square of the norm is above the threshold": (2, 1),
     "the norm is above the square of the threshold": (1, 2),
 }
 """Each value contains the exponents of the norm and of the threshold."""
-
-LARGEST_EPS = 1.0
 
 ROUNDING = 1e-5
 """If a coefficient is larger than 1 by more than this number, the call does not limit its coefficients to 1."""
@@ -74,7 +68,7 @@ def wrong_settings(
     if this.threshold == math.inf:
         return
 
-    if eps := list(_eps_sentences(this, calls)):
+    if eps := list(eps_sentences(this, calls.shown)):
         yield Cause("another eps of the clip", ", or ".join(eps))
     if threshold := _threshold(this, calls, DIGITS):
         yield threshold
@@ -125,21 +119,6 @@ class _Calls(NamedTuple):
 
 def _calls(this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]) -> _Calls:
     return _Calls([each for each in (this, *correct) if each.threshold < math.inf], differing)
-
-
-def _eps_sentences(this: Observation, calls: _Calls) -> Iterator[str]:
-    common = (*COMMON_EPS, *IN_ROOT)
-    sentences: dict[Bounds, Callable[[float], str]] = {
-        _eps: lambda number: instead("eps", number, this.eps),
-        _eps_in_root: in_root,
-        _eps_on_coefficient: on_coefficient,
-    }
-    if this.p != 2 or this.passed_norm is not None:
-        del sentences[_eps_in_root]
-    for bounds, sentence in sentences.items():
-        number = calls.shown(bounds, this.eps if bounds is _eps else 0.0, common)
-        if number is not None and 0 <= number <= LARGEST_EPS:
-            yield sentence(number)
 
 
 def scaled_gradients(factor: float) -> Cause:
@@ -241,24 +220,6 @@ def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
     """Return the interval of the unlimited coefficients, which can be above 1."""
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if low <= 1 + ROUNDING and high >= 1 else high
-
-
-def _eps(call: Observation, norm: float, coefs: Interval) -> Interval:
-    low, high = coefs
-    return (
-        call.threshold / high - norm if high < math.inf else -math.inf,
-        call.threshold / low - norm if low > 0 else math.inf,
-    )
-
-
-def _eps_in_root(call: Observation, norm: float, coefs: Interval) -> Interval:
-    low, high = (each * (2 * norm + each) if each > -norm else -math.inf for each in _eps(call, norm, coefs))
-    return low, high
-
-
-def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Interval:
-    coef = min(1.0, call.threshold / norm)
-    return coefs[0] - coef, coefs[1] - coef
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
