@@ -1,6 +1,6 @@
-"""Read `catalog.toml`, which lists the functions, classes and settings that clip.
+"""Read `catalog.toml`, which lists functions and classes that clip, and `trainer_arguments.toml`.
 
-The comments in `catalog.toml` explain the fields of its entries: `ClipFunction`, `ClassCheck` and `TrainerSetting`.
+The comments in both files explain the fields of the entries: `ClipFunction`, `ClassCheck` and `TrainerSetting`.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class TrainerSetting:
 
 
 @functools.cache
-def _tables() -> dict[str, Any]:
-    return tomllib.loads(resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8"))
+def _tables(file: str = "catalog.toml") -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -202,7 +202,7 @@ def clip_function(full_name: str) -> ClipFunction | None:
 
 @functools.cache
 def settings() -> tuple[TrainerSetting, ...]:
-    return tuple(TrainerSetting(**table) for table in _tables()["setting"])
+    return tuple(TrainerSetting(**table) for table in _tables("trainer_arguments.toml")["setting"])
 
 
 @functools.cache

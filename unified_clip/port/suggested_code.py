@@ -65,7 +65,7 @@ def suggested_lines(module: Module, clip: FoundClip, target: Target) -> list[str
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: TrainerSetting) -> list[str]:
-    """Return the lines of `catalog.toml` that can replace a trainer's clip, or []."""
+    """Return the lines of `trainer_arguments.toml` that can replace a trainer's clip, or []."""
     if trainer_arguments.is_uncertain(setting, clip.limit):
         return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"

@@ -292,6 +292,9 @@ def _is_sparse(tensor: Any) -> bool:
 
 # -- steps of TensorFlow 1's optimizers
 
+SETTINGS = {"_momentum": "momentum", "_decay": "alpha", "_centered": "centered", "_epsilon": "eps"}
+"""Maps each attribute of TensorFlow 1's optimizers to the name of the setting in a recording."""
+
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -306,8 +309,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 def _record_step(optimizer: Any) -> None:
     rate = optimizer._call_if_callable(getattr(optimizer, "_lr", None) or getattr(optimizer, "_learning_rate", None))
     betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
-    names = {"momentum": "_momentum", "alpha": "_decay", "centered": "_centered", "eps": "_epsilon"}
-    settings = {name: getattr(optimizer, attribute, None) for name, attribute in names.items()} | {"betas": betas}
+    settings = {name: getattr(optimizer, attribute, None) for attribute, name in SETTINGS.items()} | {"betas": betas}
     kind = f"tf.compat.v1.train.{type(optimizer).__name__.removesuffix('Optimizer')}"
     if rate is None:
         record_step(kind, settings, {})
