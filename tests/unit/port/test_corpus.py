@@ -29,7 +29,7 @@ from unified_clip.port.source.parse_guard import UnreadableSourceError
 
 CORPUS = Path(__file__).parents[2] / "data" / "port"
 FILES: list[dict[str, Any]] = tomllib.loads((CORPUS / "expected.toml").read_text(encoding="utf-8"))["file"]
-READ = [file["path"] for file in FILES if not file["refused"]]
+READ = [file["path"] for file in FILES if not file["error"]]
 SITES = {file["path"]: file.get("site", []) for file in FILES}
 
 
@@ -65,10 +65,10 @@ def test_each_clip_is_found_and_judged(name: str, target: Target) -> None:
     assert sites == [(site["line"], site["name"], site[target]) for site in SITES[name]]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file["refused"]], ids=lambda file: file["path"])
+@pytest.mark.parametrize("file", [file for file in FILES if file["error"]], ids=lambda file: file["path"])
 def test_files_that_are_not_python_3_are_rejected_with_a_reason(file: dict[str, Any]) -> None:
     path = CORPUS / "sources" / file["path"]
-    with pytest.raises(UnreadableSourceError, match=file["refused"]):
+    with pytest.raises(UnreadableSourceError, match=file["error"]):
         port(path, path.read_bytes())
 
 

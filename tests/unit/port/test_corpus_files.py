@@ -15,8 +15,8 @@ import pytest
 HOME = Path(__file__).parents[2] / "data" / "port"
 SOURCES = HOME / "sources"
 FILES: list[dict[str, Any]] = tomllib.loads((HOME / "expected.toml").read_text(encoding="utf-8"))["file"]
-READ = [file for file in FILES if not file["refused"]]
-REFUSED = [file for file in FILES if file["refused"]]
+READ = [file for file in FILES if not file["error"]]
+WITH_ERROR = [file for file in FILES if file["error"]]
 
 each_read = pytest.mark.parametrize("file", READ, ids=[file["path"] for file in READ])
 
@@ -50,7 +50,7 @@ def test_a_file_that_is_read_is_python(file: dict[str, Any]) -> None:
     assert isinstance(ast.parse((SOURCES / file["path"]).read_bytes()), ast.Module)
 
 
-@pytest.mark.parametrize("file", REFUSED, ids=[file["path"] for file in REFUSED])
+@pytest.mark.parametrize("file", WITH_ERROR, ids=[file["path"] for file in WITH_ERROR])
 def test_a_rejected_file_is_not_python_and_has_no_sites(file: dict[str, Any]) -> None:
     with pytest.raises(SyntaxError):
         ast.parse((SOURCES / file["path"]).read_bytes())

@@ -20,7 +20,7 @@ FLAGGED = "import optax\n\noptimizer = optax.chain(optax.clip_by_global_norm(0.5
 
 HOME = Path(__file__).parents[2] / "data" / "port"
 EXPECTED: list[dict[str, Any]] = tomllib.loads((HOME / "expected.toml").read_text(encoding="utf-8"))["file"]
-CORPUS = [HOME / "sources" / file["path"] for file in EXPECTED if not file["refused"]]
+CORPUS = [HOME / "sources" / file["path"] for file in EXPECTED if not file["error"]]
 QUICK = CORPUS[::6]
 REST = [path for path in CORPUS if path not in QUICK]
 
