@@ -102,7 +102,6 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     from .compare import compare_steps
     from .launch import run
     from .launch.input_files import read_batches, read_weights
-    from .launch.run_transposed import run_transposed
     from .launch.script import parse_script
 
     passed = {name: value for name in DEFAULTS if (value := getattr(options, name)) is not None}
@@ -126,6 +125,6 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     steps = len(batches)
     with progress({"old": steps, "new": steps}) as advance:
         runs = run.run([old, new], weights, batches, out, chosen.timeout, resync=resync, advance=advance)
-    rerun = partial(run_transposed, new, weights, batches[:1], scratch / "again", chosen.timeout)
+    rerun = partial(run.run_transposed, new, weights, batches[:1], scratch / "again", chosen.timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=chosen.max_ulp, rerun=rerun)

@@ -20,11 +20,11 @@ from ..recording.recorded_run import RecordedRun
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.rounding_noise import is_noise_of, total_norm
 from .causes.square_weights import Rerun
+from .causes.step_causes import find_cause, without_consequences
 from .errors import VerifyError
 from .launch.outputs import ScriptRun
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
-from .step_causes import find_cause, without_consequences
 from .step_comparison import Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 

@@ -19,7 +19,8 @@ from unified_clip.recording.natives.native_call import NativeCall, ObservedTenso
 from unified_clip.recording.recorded_run import Parameter, RecordedCall
 from unified_clip.recording.rounding import Distance
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import compare, name_gradients, normalize, report, step_causes, step_pairing
+from unified_clip.verify import compare, name_gradients, normalize, report, step_pairing
+from unified_clip.verify.causes import step_causes
 from unified_clip.verify.compare import Verification
 from unified_clip.verify.errors import VerifyError
 from unified_clip.verify.launch.outputs import ScriptRun, StepOutput

@@ -18,7 +18,6 @@ import pytest
 import unified_clip
 from unified_clip._safetensors import write
 from unified_clip.recording import compare, runs
-from unified_clip.recording.natives.base import OBSERVER
 from unified_clip.recording.natives.native_call import (
     NativeCall,
     ObservedTensors,
@@ -26,6 +25,7 @@ from unified_clip.recording.natives.native_call import (
     coefficient_by_formula,
     line_fields,
 )
+from unified_clip.recording.natives.observer import OBSERVER
 from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
 from unified_clip.verify.launch.outputs import ScriptRun, StepOutput

@@ -12,9 +12,9 @@ from keras.optimizers import LossScaleOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from ..._core.observer import Rule
-from .base import OBSERVER, RunningNativeCall, without_none
 from .hooks import HOOKS
 from .native_call import NativeCall
+from .observer import OBSERVER, RunningNativeCall, without_none
 from .optimizer_steps import UNSCALED, decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}

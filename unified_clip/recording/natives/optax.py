@@ -12,9 +12,9 @@ import numpy as np
 import optax
 from optax._src import alias
 
-from .base import OBSERVER
 from .hooks import HOOKS
 from .native_call import NativeCall
+from .observer import OBSERVER
 from .optimizer_steps import decayed_elements, of_groups, record_step, reported
 from .traced import report_call, report_step
 

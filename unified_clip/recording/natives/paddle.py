@@ -12,9 +12,9 @@ import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
 from ...tensors.types import Dense, from_numpy
-from .base import OBSERVER, RunningNativeCall, clip_parameters
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
+from .observer import OBSERVER, RunningNativeCall, clip_parameters
 from .optimizer_steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
 
 

@@ -16,9 +16,9 @@ from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ...tensors.types import from_numpy
-from .base import OBSERVER, without_none
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
+from .observer import OBSERVER, without_none
 from .optimizer_steps import LOSSES, UNSCALED, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]

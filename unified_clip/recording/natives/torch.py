@@ -13,8 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ..clip_event import FINDERS
 from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
-from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
+from .observer import OBSERVER, clip_parameters
 from .optimizer_steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, reported
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from .base import OBSERVER
 from .hooks import HOOKS
 from .native_call import NativeCall, ObservedTensors
+from .observer import OBSERVER
 
 
 @dataclass

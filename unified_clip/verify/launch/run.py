@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -86,6 +86,19 @@ def run(
                 "(parameters, gradients) after each step, or remove --resync."
             )
     return runs
+
+
+def run_transposed(
+    script: Script, weights: Arrays, batches: Batches, scratch: Path, timeout: float, names: Collection[str]
+) -> ScriptRun | None:
+    """Run the training step with some transposed initial weights. Return None if the step fails."""
+    directory = scratch / "-".join(map(str, sorted(map(list(weights).index, names))))
+    directory.mkdir(parents=True)
+    changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}
+    try:
+        return run([script], changed, batches, directory, timeout)[0]
+    except (VerifyError, WorkerError):
+        return None
 
 
 def _check_end(script: Script, end: _workers.Exit, timeout: float) -> None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
-from ..causes.cause import Cause, CauseKind
-from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
-from ..recording.compare import RecordingComparison
-from ..recording.divergence import numbers
-from ..recording.optimizers.step_differences import STAGES
-from ..recording.rounding import GROWTH, ROUNDING, distance, single
-from ..tensors.arithmetic import FORMATS
-from .causes.clips_after_step import late_clip
-from .causes.initial_weights import InitialWeights
-from .causes.square_weights import Rerun, untransposed_square
-from .causes.updates import advice_on_settings, cause_of_update, without_gradient
-from .causes.weight_decay import decay_before_clip
-from .normalize import NormalizedRecording
-from .step_comparison import StepComparison
-from .step_pairing import StepPairing, coarsest_ulp, tensor_distance
+import numpy as np
+
+from ...causes.cause import Cause, CauseKind
+from ...recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
+from ...recording.causes.weight_decay import regularizer_cause
+from ...recording.compare import RecordingComparison
+from ...recording.divergence import numbers
+from ...recording.optimizers.step_differences import STAGES
+from ...recording.pairs.calls import greatest_setting
+from ...recording.rounding import GROWTH, PRODUCT, ROUNDING, distance, single
+from ...tensors.arithmetic import FORMATS
+from ..cause_limits import RELATIVE_TOLERANCE
+from ..normalize import NormalizedRecording
+from ..step_comparison import StepComparison
+from ..step_pairing import StepPairing, coarsest_ulp, tensor_distance
+from .initial_weights import InitialWeights
+from .square_weights import Rerun, untransposed_square
+from .updates import advice_on_settings, cause_of_update, without_gradient
 
 BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 
@@ -49,11 +53,11 @@ def find_cause(
     stages = row.beyond_rounding(limit) if row else []
     finding = None
     if kinds <= BY_ELIMINATION:
-        finding = late_clip(row, recordings) if row and "update" in stages else None
+        finding = _late_clip(row, recordings) if row and "update" in stages else None
         finding = finding or (_other_dtype(pairing, rows) if kinds <= OUTSIDE_THE_CLIP else None)
         finding = finding or _amplified_rounding(rows, row, clips, limit)
     if finding is None and row and row.step == 1 and stages[0] == "norm" and kinds <= {*BY_ELIMINATION, DECAY}:
-        finding = decay_before_clip(pairing, recordings)
+        finding = _decay_before_clip(pairing, recordings)
     if finding:
         return finding
     if kinds <= OUTSIDE_THE_CLIP:
@@ -253,3 +257,52 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
 
 def _greatest_before(rows: Sequence[StepComparison], step: int) -> float:
     return max((row.greatest() for row in rows if row.step < step), default=0.0)
+
+
+def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
+    """Return a cause if an optimizer makes a step before its gradients are clipped."""
+    sides = []
+    for recording in recordings:
+        start = sum(step < row.step for step in recording.recorded_steps)
+        steps = recording.optimizer_steps_at(row.step)
+        late = [place for place, each in enumerate(steps, start=1) if each.calls - start < place]
+        sides.append((recording, recording.recorded_steps.count(row.step), late, len(steps)))
+    (old, old_calls, old_late, old_steps), (new, new_calls, new_late, new_steps) = sides
+    if old_calls != new_calls or old_steps != new_steps or old_calls < old_steps or bool(old_late) == bool(new_late):
+        return None
+    recording, late, other = (old, old_late, new) if old_late else (new, new_late, old)
+    calls = recording.calls.get(row.step, [])
+    names = list(calls[late[0] - 1].parameters) if len(calls) == old_calls else []
+    return Cause(
+        "clipping after the step",
+        f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before "
+        f"optimizer step {late[0]}, so this optimizer step uses unclipped gradients"
+        f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips first",
+    )
+
+
+def _decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:
+    pairs = pairing.gradients_before(1, recordings)
+    factors: dict[str, float] = {}
+    unknown = []
+    if len(pairs) < len(list(pairing.gradients(1, recordings))):
+        return None
+    total = math.hypot(*(float(np.linalg.norm(pair.old)) for pair in pairs))
+    for pair in pairs:
+        difference, weight = pair.old - pair.new, pairing.initial[0].get(pair.name)
+        if float(np.linalg.norm(difference)) <= PRODUCT * total:
+            unknown += [pair.name] if weight is None or not weight.any() else []
+            continue
+        if weight is None or not weight.any():
+            return None
+        factors[pair.name] = float((difference * weight).sum() / (weight * weight).sum())
+        if not np.abs(difference - factors[pair.name] * weight).max() <= RELATIVE_TOLERANCE * np.abs(difference).max():
+            return None
+    decay = next(iter(factors.values()), 0.0)
+    if not decay or not all(math.isclose(each, decay, rel_tol=RELATIVE_TOLERANCE) for each in factors.values()):
+        return None
+    old, new = (str(recording.run.script) for recording in recordings)
+    decays = [[greatest_setting(step, "weight_decay") for step in each.optimizer_steps_at(1)] for each in recordings]
+    known = (max(decays[0], default=None), max(decays[1], default=None))
+    evidence = "the gradients differ by this multiple of the weights"
+    return regularizer_cause((old, new), known, decay > 0, abs(decay), list(factors), unknown, evidence)
