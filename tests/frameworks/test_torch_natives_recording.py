@@ -21,9 +21,9 @@ import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip.recording import runs
-from unified_clip.recording.losses import logged_numbers
 from unified_clip.recording.natives.optimizer_steps import MOST_LOSSES
 from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
+from unified_clip.recording.report.losses import logged_numbers
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
 """In a list, where a recording does not replace it."""

@@ -218,7 +218,7 @@ INTERNAL = {
     "bench/cuda.py: NoDeviceError",
     "config/documents/interpolation.py: _UnknownError",
     "config/documents/merge.py: MergeError",
-    "config/documents/unreadable.py: ParseError",
+    "config/documents/parse_error.py: ParseError",
     "parity/adapters/base.py: FunctionsMissingError",
     "parity/workers/user_function.py: UserFunctionError",
     "port/source/parse_guard.py: UnreadableSourceError",

@@ -18,9 +18,8 @@ from .causes.run_causes import find_causes
 from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDifference, divergences, stage_agreement
 from .lines import NO_CALLS
 from .optimizers.clips_of_step import is_empty
-from .optimizers.joint_steps import join_steps
 from .optimizers.skipped_steps import align_skipped, have_same_rates
-from .optimizers.step_alignment import align_optimizers
+from .optimizers.step_alignment import align_optimizers, join_steps
 from .optimizers.step_differences import step_differences
 from .optimizers.step_numbers import number_calls
 from .pairs.calls import CallPair, MissingCalls, align_calls, pair_calls

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _json
 from .._display import cell
 from ..recording.report import model
-from ..recording.report.loss_sentences import loss_sentences
+from ..recording.report.losses import loss_sentences
 from ..recording.report.remedies import remedies
 from ..recording.report.sentences import SAME, describe, with_remedies
 from ..recording.report.unexplained import UNEXPLAINED

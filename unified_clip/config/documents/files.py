@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from . import json_text, toml_text, yaml_text
 from .document import Document
 from .keys import Duplicate
-from .unreadable import ParseError
+from .parse_error import ParseError
 
 DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.parse}

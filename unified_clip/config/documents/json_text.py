@@ -7,7 +7,7 @@ from typing import Any
 
 from . import yaml_text
 from .keys import Duplicate
-from .unreadable import MAX_DIGITS, NOT_VALID, ParseError, too_long
+from .parse_error import MAX_DIGITS, NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:

@@ -12,7 +12,7 @@ import tomlkit.exceptions
 import tomlkit.items
 
 from .keys import Duplicate, Key
-from .unreadable import NOT_VALID, ParseError, too_long
+from .parse_error import NOT_VALID, ParseError, too_long
 
 
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from .keys import Duplicate, Key
+from .parse_error import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 from .unknown import Unknown
-from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, ParseError
 
 ALIAS_ALLOWANCE = 100_000
 """The maximum size of YAML data is 10 * len(text) + ALIAS_ALLOWANCE. An alias counts at each use, because nested

@@ -18,12 +18,11 @@ from ..._display import safe
 from ..._report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
 from ..divergence import Agreement, numbers
-from ..losses import logged_numbers, pair_numbers
 from ..recorded_run import RecordedRun
 from ..rounding import distance
 from . import largest_differences, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
-from .loss_sentences import loss_sentences
+from .losses import logged_numbers, loss_sentences, pair_numbers
 from .remedies import remedies
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]

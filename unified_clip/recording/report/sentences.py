@@ -15,7 +15,7 @@ from ..pairs.calls import orders_of
 from ..recorded_run import RecordedCall, RecordedRun
 from ..rounding import ROUNDING
 from .largest_differences import agreements, allowed, format_distance, largest_differences
-from .loss_sentences import loss_sentences
+from .losses import loss_sentences
 from .remedies import remedies
 from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
 
