@@ -148,7 +148,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
     """Map Paddle's name of each parameter to its name in `names`.
 
-    A static program has its own parameter objects, but the same names of Paddle.
+    In a static program, the parameters are other objects, but Paddle gives them the same names.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):

@@ -23,7 +23,7 @@ def is_late(run: RecordedRun) -> bool:
 
 
 def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Return the difference if only one of two runs clips after its recorded optimizer steps."""
+    """Compare whether two runs clip before or after the optimizer step. If both do the same, return None."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) == is_late(b):
         return None
     late, early = (a, b) if is_late(a) else (b, a)

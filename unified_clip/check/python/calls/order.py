@@ -110,7 +110,7 @@ def _names(node: ast.AST | None) -> set[str]:
 
 
 def check_attached(source: Source, call: ast.Call) -> None:
-    """Raise ConfigError if a call of `attach_to` does not clip the steps of the optimizer."""
+    """Raise ConfigError if the optimizer makes its steps without the clip that a call of `attach_to` attaches."""
     check_detached(source, call)
     events = [event for event in _timeline(source).local(call) if event.kind == "step"]
     if events and all(end_of(event.call) < end_of(call) for event in events):

@@ -40,7 +40,7 @@ class Event(NamedTuple):
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
-    """The functions around the call, from the innermost to the outermost, each with the call that runs the function."""
+    """Tuples of a function and the call that runs the function. The innermost function around `call` comes first."""
 
     def excludes(self, other: Event) -> bool:
         return _exclude(self.branches, other.branches)
