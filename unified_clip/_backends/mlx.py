@@ -56,9 +56,6 @@ class MlxBackend(Backend, DevicePrimitives):
     def dtype(self, tensor: Any) -> str:
         return NAMES[tensor.dtype] if isinstance(tensor, mx.array) else str(tensor.dtype.name)
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        return tuple(tensor.shape)
-
     def unsupported(self, gradient: Any) -> str | None:
         return "complex128, which MLX does not have. Pass complex64" if self.dtype(gradient) == "complex128" else None
 

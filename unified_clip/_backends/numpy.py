@@ -32,9 +32,6 @@ class NumpyBackend(Backend):
     def dtype(self, tensor: Any) -> str:
         return kernels.dtype_name(tensor.dtype)
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        return tuple(tensor.shape)
-
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:
         return host.HostPath(self, tensors)
 
@@ -61,9 +58,6 @@ class NumpyBackend(Backend):
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
         return np.dtype(dtype).type(value)
-
-    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing: NumPy has no automatic differentiation."""
 
 
 COLLECTOR: Any = collected.collector(np.ndarray)

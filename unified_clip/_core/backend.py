@@ -61,6 +61,7 @@ class Backend(Protocol):
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
         """Return the shape of a tensor, with None for an unknown length. For an unknown number of axes, return None."""
+        return tuple(tensor.shape)
 
     def detached(self, parameter: Any) -> Tensor:
         """Return the values of a parameter as a tensor without derivatives."""

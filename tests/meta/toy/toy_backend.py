@@ -42,9 +42,6 @@ class ToyBackend(Backend, DevicePrimitives):
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        return tuple(tensor.shape)
-
     # -- the path
 
     def path(self, tensors: Sequence[Tensor], *, differentiable: bool, extra_inputs: Sequence[Any] = ()) -> Path:

@@ -75,9 +75,6 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     def dtype(self, tensor: Any) -> str:
         return str(getattr(tensor.dtype, "name", tensor.dtype))
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        return tuple(tensor.shape)
-
     def children(self, node: Any) -> dict[str, Any] | None:
         if isinstance(node, str) or jax.tree_util.all_leaves([node]):
             return None

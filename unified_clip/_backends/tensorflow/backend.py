@@ -184,9 +184,6 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     def threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or None  # 0 is TensorFlow's own choice
 
-    def bump_versions(self, tensors: Sequence[Tensor]) -> None:
-        """Do nothing, because tensors are never written."""
-
     def read(self, scalar: Tensor) -> float | int | None:
         if not in_host_memory([scalar]):
             return None

@@ -59,9 +59,6 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         """Return a bound as a tensor. Gather a DTensor from all ranks."""
         return self.as_tensor(sharded.full_tensor(value))
 
-    def shape(self, tensor: Any) -> tuple[int | None, ...]:
-        return tuple(tensor.shape)
-
     # -- gradients on parameters
 
     def is_parameter(self, value: Any) -> bool:
