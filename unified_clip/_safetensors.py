@@ -30,8 +30,6 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
     path.write_bytes(len(padded).to_bytes(8, "little") + padded + b"".join(blocks))
 
 
-def write_at_once(
-    path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
-) -> None:
+def write_at_once(path: Path, tensors: Mapping[str, tuple[str, Any]]) -> None:
     with atomic_write(path) as new:
-        write(new, tensors, metadata)
+        write(new, tensors)

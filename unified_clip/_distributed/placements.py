@@ -15,8 +15,8 @@ from .groups import NormGroup, ProcessGroup, SingleProcess
 from .norm import LocalShards, label
 from .owners import Terminology, declared_owner, norm_unknown, ownership_unknown
 from .ranks import Ranks
-from .replicas import Copies, Replica, declared_copies
-from .uncounted import SharedGradients, SharedSet, place
+from .replicas import Copies, Replica, SharedSet, declared_copies
+from .uncounted import SharedGradients, place
 
 
 class DistributedGradients(LocalShards):

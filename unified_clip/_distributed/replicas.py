@@ -6,7 +6,8 @@ adds its checksum times (1 - n). The remaining ranks add their checksums. If the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -88,6 +89,30 @@ class ReplicaSet:
     """A function that returns texts for an error message, such as the `contents` of the gradients."""
 
 
+class SharedSet(NamedTuple):
+    """A set of gradients with copies on the same ranks. The first of these ranks owns the gradients."""
+
+    key: Hashable
+    number: int
+    is_first: bool
+
+    indices: Sequence[int]
+    identities: Sequence[Hashable]
+    """A value for each gradient. All ranks with copies of the gradient compute the same value."""
+
+    @property
+    def content(self) -> int:
+        return digest(self.identities)
+
+    def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
+        """Yield (number in the process group, place) for each gradient that has a place."""
+        repeated: Counter[Hashable] = Counter()
+        for index, identity in zip(self.indices, self.identities, strict=True):
+            if (place := places(index)) is not None:
+                repeated[identity] += 1
+                yield digest((self.key, identity, repeated[identity])) >> 1, place
+
+
 Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
 
 
@@ -118,23 +143,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
     return ReplicaSet(digest((first.key, first.number)) >> 2 << 1 | 1, first.number, first.is_first, content >> 1, text)
 
 
-class CopySet(Protocol):
-    """A set of gradients whose contents the ranks with copies compare."""
-
-    @property
-    def key(self) -> Hashable: ...
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def is_first(self) -> bool: ...
-
-    @property
-    def content(self) -> int: ...
-
-
-def summands(sets: Iterable[CopySet]) -> list[int]:
+def summands(sets: Iterable[ReplicaSet | SharedSet]) -> list[int]:
     """Return this rank's integers for an all-reduce. All sums are 0 if the copies of each set are equal.
 
     The digest of a set includes the key of the set, to detect a rank that swaps the contents of two sets.

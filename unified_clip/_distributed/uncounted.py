@@ -7,14 +7,12 @@ sum is not 0, the ranks compare the gradients one by one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .._core.types import Leaf
 from .differences import format_ranks
-from .digests import digest
-from .replicas import Exchange
+from .replicas import Exchange, SharedSet
 
 
 def place(leaf: Leaf, are_listed: bool) -> str:
@@ -24,30 +22,6 @@ def place(leaf: Leaf, are_listed: bool) -> str:
     """
     is_unique = are_listed or leaf.name is not None
     return leaf.place if is_unique else f"{leaf.place}, or another gradient with as many elements,"
-
-
-class SharedSet(NamedTuple):
-    """A set of gradients with copies on the same ranks. The first of these ranks owns the gradients."""
-
-    key: Hashable
-    number: int
-    is_first: bool
-
-    indices: Sequence[int]
-    identities: Sequence[Hashable]
-    """A value for each gradient. All ranks with copies of the gradient compute the same value."""
-
-    @property
-    def content(self) -> int:
-        return digest(self.identities)
-
-    def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
-        """Yield (number in the process group, place) for each gradient that has a place."""
-        repeated: Counter[Hashable] = Counter()
-        for index, identity in zip(self.indices, self.identities, strict=True):
-            if (place := places(index)) is not None:
-                repeated[identity] += 1
-                yield digest((self.key, identity, repeated[identity])) >> 1, place
 
 
 class SharedGradients(NamedTuple):
