@@ -15,7 +15,6 @@ PACKAGES = {"tf": "tensorflow"}
 
 
 def functions_of(framework: str) -> list[tuple[str, ClipFunction]]:
-    """Return the functions of a framework, by each of their names."""
     return [(name, native) for name, native in clip_functions().items() if native.framework == framework]
 
 
@@ -43,7 +42,6 @@ def _find(first: str, *attributes: str) -> Any:
 
 
 def parameter_names(function: Any) -> list[str]:
-    """Return the names of the parameters. PyTorch's compiled functions have them in the docstring."""
     try:
         signature_parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -75,7 +73,6 @@ def changed_parameters(framework: str) -> Iterator[str]:
 
 
 def missing_functions(framework: str) -> set[str]:
-    """Return the names that this release does not have."""
     return {name for name, _ in functions_of(framework) if find_installed(name) is None}
 
 

@@ -91,12 +91,10 @@ def gradient_difference(output: str) -> str:
 
 
 def without_max_ulp(command: str) -> str:
-    """Return the command of the proof without --max-ulp."""
     return re.sub(r" --max-ulp \d+", "", command)
 
 
 def apply_difference(code: str, difference: str) -> str:
-    """Apply a diff to code."""
     lines = difference.splitlines(True)
     old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
     assert code.count(old) == 1, old

@@ -100,7 +100,6 @@ def verify_as_json(
 
 
 def cause_kinds(data: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of the causes, in their order."""
     kinds = [each["mistake"] for divergence in data["clips"]["divergences"] for each in divergence["findings"]]
     return kinds + ([data["finding"]["mistake"]] if data["finding"] else [])
 
