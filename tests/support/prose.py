@@ -75,7 +75,6 @@ def blocks(page: str) -> Iterator[str]:
 
 
 def sentences(block: str) -> list[str]:
-    """Return the sentences of a block."""
     return re.split(r"(?<=[.!?:])\)?\s+(?=[A-Z\"(*])", block)
 
 

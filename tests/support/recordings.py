@@ -32,7 +32,6 @@ def write_recording(path: Path, lines: Iterable[dict[str, Any]], **header: Any) 
 def write_and_compare(
     folder: Path, a: Iterable[dict[str, Any]], b: Iterable[dict[str, Any]], **options: Any
 ) -> RecordingComparison:
-    """Write two runs to a.jsonl and b.jsonl, and compare them."""
     return compare(write_recording(folder / "a.jsonl", a), write_recording(folder / "b.jsonl", b), **options)
 
 

@@ -21,5 +21,4 @@ def parse(path: Path) -> ast.Module:
 
 @functools.cache
 def nodes(path: Path) -> list[ast.AST]:
-    """Return all nodes of a file."""
     return list(ast.walk(parse(path)))

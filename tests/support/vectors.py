@@ -23,7 +23,6 @@ def load(path: Path) -> Any:
 
 
 def read(written: Mapping[str, Any] | None) -> Gradient:
-    """A gradient from a file."""
     if written is None:
         return None
     dtype, shape, rows = written["dtype"], written["shape"], written.get("rows")

@@ -18,8 +18,6 @@ from unified_clip.tensors.types import Dense
 
 @dataclass
 class Mistake:
-    """The mistake of a port."""
-
     eps: float | None = None
     threshold: float = 1.0
     """A factor."""

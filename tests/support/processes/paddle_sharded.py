@@ -55,7 +55,6 @@ def set_environment(rank: int, size: int, meeting: str) -> None:
 
 
 def record_collectives() -> AbstractContextManager[list[str]]:
-    """Record the collectives that are called in this context."""
     return record_calls(dist, ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reshard"))
 
 
@@ -418,7 +417,6 @@ def replicas(kind: str, drifted: int | None) -> float:
 
 
 def norm_of_a_mean() -> float:
-    """Return the norm of a partial mean."""
     mean = Partial(dist.ReduceType.kRedAvg)
     gradient = paddle.Tensor(paddle.to_tensor([3.0]), dims=[1], process_mesh=mesh_of("row"), placements=[mean])
     return float(uc.get_total_norm([gradient]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.processes.worlds import World, worlds_when_needed
+from support.processes.worlds import World, error_message, worlds_when_needed
 
 from unified_clip import _workers
 
@@ -132,11 +132,7 @@ def clip_outside_of_replicas() -> str:
     import unified_clip.tensorflow as uc
 
     values = state["strategy"].run(lambda: tf.ones([3]))
-    try:
-        uc.clip_by_global_norm([values], 1.0)
-    except TypeError as error:
-        return str(error)
-    return ""
+    return error_message(lambda: uc.clip_by_global_norm([values], 1.0))
 
 
 def model(seed: int = 1) -> Any:

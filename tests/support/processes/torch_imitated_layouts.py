@@ -8,16 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from support.processes.torch_layout import (
-    HIDDEN,
-    WIDTH,
-    WORDS,
-    Layout,
-    Piece,
-    gradient_of,
-    mesh_of,
-    parameter_with,
-)
+from support.processes.torch_layout import HIDDEN, WIDTH, WORDS, Layout, Piece, gradient_of, mesh_of, parameter_with
 from torch import Tensor
 
 

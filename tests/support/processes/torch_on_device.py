@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded, torch_sharded_terms
+from support.processes.torch_layout import parameter_with
 from support.processes.torch_sharded import gathered, record_collectives
 from support.processes.torch_sharded_terms import Summed
 from support.processes.worlds import World, worlds_of_any_size
@@ -57,10 +58,7 @@ def clip(arrays: list[np.ndarray], p: float = 2.0, threshold: float = THRESHOLD,
     gradients = [
         parameter.grad.to(dtype) for parameter in torch_sharded.parameters(arrays, keywords.pop("layout", "FSDP"))
     ]
-    params = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(params, gradients, strict=True):
-        parameter.grad = gradient
-    return clip_parameters(params, p, threshold, **keywords)
+    return clip_parameters(list(map(parameter_with, gradients)), p, threshold, **keywords)
 
 
 def clip_parameters(params: list[nn.Parameter], p: float, threshold: float = THRESHOLD, **keywords: Any) -> Clip:

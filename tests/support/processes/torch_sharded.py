@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
+from support.processes.torch_layout import parameter_with
 from support.processes.worlds import World, record_calls, worlds_of_any_size
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -41,7 +42,6 @@ def worlds() -> AbstractContextManager[Callable[[int], World]]:
 
 
 def record_collectives() -> AbstractContextManager[list[str]]:
-    """Record the collectives that are called in this context."""
     return record_calls(
         dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor")
     )
@@ -113,9 +113,7 @@ def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
         if kind != "plain":
             mesh, placements = (PLACEMENTS | CUBE)[kind]
             gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
-        parameter = nn.Parameter(torch.zeros_like(gradient))
-        parameter.grad = gradient
-        params.append(parameter)
+        params.append(parameter_with(gradient))
     return params
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes.torch_sharded import distributed, mesh_of
+from support.processes.worlds import error_message
 from torch import Tensor, nn
 from torch.distributed import _functional_collectives as asynchronous
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -176,11 +177,7 @@ def clip_saved(read: Callable[[DTensor], Tensor]) -> str:
     weight = torch.ones_like(read(gradient)).requires_grad_()
     product = (weight * read(gradient)).sum()
     uc.clip_grad_norm_([parameter_with(gradient)], 1.0)
-    try:
-        product.backward()
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    return error_message(product.backward)
 
 
 def clip_saved_gradient() -> str:
@@ -223,8 +220,4 @@ def clip_by_tensor_bounds() -> str:
     size = dist.get_world_size()
     low, high = torch.full((2,), -1.0), torch.full((2,), 1.0)
     assert uc.clip_by_value(sharded(*[5.0] * 2 * size), low[:1], high[:1]).full_tensor().tolist() == [1.0] * 2 * size
-    try:
-        uc.clip_by_value(sharded(*[5.0] * 2 * size), low, high)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return error_message(lambda: uc.clip_by_value(sharded(*[5.0] * 2 * size), low, high))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from support.processes.torch_layout import parameter_with
 from support.processes.torch_sharded import distributed, mesh_of, parameters
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -99,31 +100,19 @@ def on_some(params: Parameters) -> Parameters:
     """Put parameters on meshes of half of the processes."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))["dp"]
-    on_meshes = []
-    for array in ARRAYS:
-        gradient = distributed(array, mesh, [Shard(0)])
-        on_meshes.append(nn.Parameter(torch.zeros_like(gradient)))
-        on_meshes[-1].grad = gradient
-    return on_meshes
+    return [parameter_with(distributed(array, mesh, [Shard(0)])) for array in ARRAYS]
 
 
 def copies_on_some(params: Parameters) -> Parameters:
     """Put copies on the meshes of half of the processes. The first process of a mesh would count them."""
-    mesh, copies = rows()["tp"], []
-    for array in ARRAYS:
-        gradient = distributed(array, mesh, [Replicate()])
-        copies.append(nn.Parameter(torch.zeros_like(gradient)))
-        copies[-1].grad = gradient
-    return copies
+    return [parameter_with(distributed(array, rows()["tp"], [Replicate()])) for array in ARRAYS]
 
 
 def on_the_first_two(params: Parameters) -> Parameters:
     """Put a parameter on a mesh of two processes. All processes list it."""
     mesh = DeviceMesh("cpu", [0, 1])
     gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() < 2)), mesh, [Shard(0)], run_check=False)
-    parameter = nn.Parameter(torch.zeros_like(gradient))
-    parameter.grad = gradient
-    return [parameter]
+    return [parameter_with(gradient)]
 
 
 @functools.cache
@@ -136,8 +125,7 @@ def on_one_each(params: Parameters) -> Parameters:
     parameters = []
     for rank, mesh in enumerate(mesh_of_each()):
         gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() == rank)), mesh, [Shard(0)], run_check=False)
-        parameters.append(nn.Parameter(torch.zeros_like(gradient)))
-        parameters[-1].grad = gradient
+        parameters.append(parameter_with(gradient))
     return parameters
 
 
@@ -182,13 +170,11 @@ def of_maxima(params: Parameters) -> Parameters:
 
 @functools.cache
 def impatient_group() -> Any:
-    """Return a group with a short timeout."""
     return dist.new_group(timeout=timedelta(seconds=PATIENCE))
 
 
 @functools.cache
 def group_without_the_first() -> Any:
-    """Return a group of all processes but the first."""
     return dist.new_group(list(range(1, dist.get_world_size())))
 
 
@@ -279,8 +265,7 @@ CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def beside_unequal(change: Callable[[torch.Tensor], torch.Tensor], params: Parameters) -> Parameters:
-    last = nn.Parameter(torch.zeros(4))
-    last.grad = torch.tensor([3.0, 4.0, 5.0, 6.0])
+    last = parameter_with(torch.tensor([3.0, 4.0, 5.0, 6.0]))
     if dist.get_rank() == 1:
         last.grad = change(last.grad)
     return [*params[:2], last]
@@ -294,8 +279,6 @@ def plain_alone(params: Parameters) -> Parameters:
 
 
 def clip_by_class(first: str, other_ranks: str) -> Call:
-    """Clip by instances of these classes."""
-
     def call(params: Parameters, rank: int) -> Any:
         getattr(uc, other_ranks if rank else first)(1.0).clip_(params)
         return torch.zeros(())

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from support.processes.torch_layout import parameter_with
 from support.processes.torch_sharded import mesh_of
+from support.processes.worlds import error_message
 from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
@@ -59,15 +61,10 @@ def clip_by_groups(
         gradient: Any = local
         if kind != "plain":
             gradient = DTensor.from_local(local, mesh_of("row"), [PLACEMENTS[kind]], run_check=False)
-        parameter = nn.Parameter(torch.zeros_like(gradient))
-        parameter.grad = gradient
-        named.append((f"{number}", parameter))
+        named.append((f"{number}", parameter_with(gradient)))
     groups = [{"name": f"group {name}", "include": [name], "threshold": 1.0} for name, _ in named]
     config: Any = ClipConfig(rule="global_norm", threshold=1.0, groups=groups)
-    try:
-        config.clipper(check_numel=check_numel, check_replicas=check_replicas).clip_(named)
-        error = ""
-    except ValueError as rejection:
-        error = str(rejection)
+    clipper = config.clipper(check_numel=check_numel, check_replicas=check_replicas)
+    error = error_message(lambda: clipper.clip_(named))
     gradients: list[Any] = [parameter.grad for _, parameter in named]
     return ClippedGroups(error, [(g.to_local() if isinstance(g, DTensor) else g).numpy().copy() for g in gradients])

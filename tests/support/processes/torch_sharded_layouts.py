@@ -39,16 +39,12 @@ from support.processes.torch_layout import (
     parameter_with,
     row,
 )
+from support.processes.worlds import error_message
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 
 import unified_clip.torch as uc
@@ -418,11 +414,8 @@ def clip_with_replaced_parameter() -> str:
     fully_shard(stage, mesh=mesh["dp"])
     parameter = stage.get_parameter("head.weight")
     parameter.grad = distribute_tensor(gradient_of("head", parameter.shape), mesh["dp"], [Shard(0)], src_data_rank=None)
-    try:
-        uc.clip_grad_norm_(stage.parameters(), THRESHOLD, ownership=mesh_ownership(mesh, "pp", also_elsewhere=tied))
-    except ValueError as error:
-        return str(error)
-    return ""
+    ownership = mesh_ownership(mesh, "pp", also_elsewhere=tied)
+    return error_message(lambda: uc.clip_grad_norm_(stage.parameters(), THRESHOLD, ownership=ownership))
 
 
 def output_of(code: str) -> str:

@@ -129,7 +129,6 @@ def fsdp(dtype: torch.dtype) -> TrainedModel:
 
 
 def tied_weights(dtype: torch.dtype) -> TrainedModel:
-    """Tie the weights of the embedding and the head."""
     model = Transformer().to(dtype)
     model.head.weight = model.embedding.weight
     return train(shard(model, mesh_of("row")), dist.get_rank(), check_numel=True)
@@ -311,7 +310,6 @@ class Clipped(NamedTuple):
 
 
 def clip_model(kind: str, dtype: str, call: str, arguments: Sequence[Any] = (), count_pytorch: bool = False) -> Clipped:
-    """Clip the gradients of a model."""
     model = restored_model(kind, dtype)
     grads = gradients(model)
     before, local_values = gathered(grads), gather_local(grads)

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
+from support.processes.torch_layout import parameter_with
 from support.processes.torch_sharded import distributed, mesh_of, parameters
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -230,9 +231,7 @@ def clip_in_order_of_groups() -> tuple[Attempt, list[Any]]:
     gradients = [
         distributed(np.full(4, number + 3, np.float32), mesh, [Shard(0)]) for number, mesh in enumerate(meshes)
     ]
-    params = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(params, gradients, strict=True):
-        parameter.grad = gradient
+    params = list(map(parameter_with, gradients))
     order = params[::-1] if dist.get_rank() == 1 else params
     result = attempt(lambda: uc.GradientClipByNorm(1.0).clip_(order) or 0.0)
     return result, [parameter.grad.to_local().tolist() for parameter in params]  # type: ignore[union-attr]

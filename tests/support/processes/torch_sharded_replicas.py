@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from support.processes.torch_layout import parameter_with
 from support.processes.torch_sharded import mesh_of, record_collectives
+from support.processes.worlds import error_message
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -92,9 +94,7 @@ def clip_and_check(case: str, drifted: int | None, p: float = 2.0, check: bool =
             local[1, 1] = torch.nextafter(local[1, 1], torch.tensor(math.inf))
         submesh = submesh_of(mesh)
         gradient = local if submesh is None else DTensor.from_local(local, submesh, placements, run_check=False)
-        parameter = nn.Parameter(torch.zeros_like(gradient))
-        parameter.grad = gradient
-        named.append((name, parameter))
+        named.append((name, parameter_with(gradient)))
         locals_.append(local)
     before, error, norm = [local.clone() for local in locals_], "", math.nan
     with record_collectives() as calls:
@@ -109,16 +109,10 @@ def reject_and_check(case: str, rejecting: int) -> CheckedClip:
     """Clip with a threshold that is NaN on one rank, and copies that have drifted on another."""
     mesh = rows()
     threshold = math.nan if dist.get_rank() == rejecting else 1.0
-    parameter = nn.Parameter(DTensor.from_local(torch.zeros(2), mesh, [Replicate(), Shard(0)], run_check=False))
-    parameter.grad = DTensor.from_local(
-        torch.full((2,), 1.0 + dist.get_rank()), mesh, [Replicate(), Shard(0)], run_check=False
-    )
-    error = ""
-    try:
-        uc.clip_grad_norm_([parameter], threshold, check_replicas=True)
-    except ValueError as raised:
-        error = str(raised)
-    return CheckedClip(math.nan, error, parameter.grad.to_local()[0].item() == 1.0 + dist.get_rank(), 0)
+    value = 1.0 + dist.get_rank()
+    gradient = DTensor.from_local(torch.full((2,), value), mesh, [Replicate(), Shard(0)], run_check=False)
+    error = error_message(lambda: uc.clip_grad_norm_([parameter_with(gradient)], threshold, check_replicas=True))
+    return CheckedClip(math.nan, error, gradient.to_local()[0].item() == value, 0)
 
 
 def reject_by_a_configuration(rejecting: int) -> str:
@@ -127,24 +121,15 @@ def reject_by_a_configuration(rejecting: int) -> str:
     params = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
     params[0].grad, params[1].grad = torch.ones(2), torch.ones_like(params[1])
-    params.append(nn.Parameter(torch.zeros_like(shard)))
-    params[2].grad = shard
-    try:
-        ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").clipper(check_replicas=True).clip_(params)
-    except (TypeError, ValueError) as raised:
-        return str(raised)
-    return ""
+    params.append(parameter_with(shard))
+    return error_message(lambda: CONFIG.clipper(check_replicas=True).clip_(params))
 
 
 def error_with(call: Callable[[nn.Parameter], Any], gradient: torch.Tensor) -> str:
     """Return the error of a call with one parameter that has this gradient."""
     parameter = nn.Parameter(torch.zeros(gradient.shape))
     parameter.grad = gradient
-    try:
-        call(parameter)
-    except ValueError as rejection:
-        return str(rejection)
-    return ""
+    return error_message(lambda: call(parameter))
 
 
 def step_with_config(parameter: nn.Parameter, **keywords: Any) -> None:
@@ -189,8 +174,7 @@ def sparse_copies(shift: int) -> str:
 
 def sparse_beside_a_mesh(shift: int) -> str:
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
-    beside = nn.Parameter(torch.zeros_like(shard))
-    beside.grad = shard
+    beside = parameter_with(shard)
     return error_with(lambda parameter: uc.clip_grad_norm_([beside, parameter], 1.0), sparse_gradient(shift))
 
 
@@ -198,22 +182,13 @@ def exchange_shards() -> str:
     """Return the error if the two shards of one replica are those of the other one in reversed order."""
     local = torch.full((2,), [3.0, 4.0, 4.0, 3.0][dist.get_rank()])
     gradient = DTensor.from_local(local, rows(), [Replicate(), Shard(0)], run_check=False)
-    try:
-        uc.get_total_norm([gradient], check_replicas=True)
-    except ValueError as raised:
-        return str(raised)
-    return ""
+    return error_message(lambda: uc.get_total_norm([gradient], check_replicas=True))
 
 
 def message_of(**keywords: Any) -> str:
     """Return the error for one plain gradient."""
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.ones(2)
-    try:
-        uc.clip_grad_norm_([parameter], 1.0, check_replicas=True, **keywords)
-    except ValueError as raised:
-        return str(raised)
-    return ""
+    parameter = parameter_with(torch.ones(2))
+    return error_message(lambda: uc.clip_grad_norm_([parameter], 1.0, check_replicas=True, **keywords))
 
 
 def error_by_a_function() -> str:

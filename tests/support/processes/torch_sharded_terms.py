@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes.torch_sharded import mesh_of, record_collectives
+from support.processes.worlds import error_message
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -133,11 +134,7 @@ CHANGES: dict[str, Callable[[list[tuple[str, Any]]], None]] = {
 def error_for_norms() -> str:
     """Return the error for a DTensor of norms. They are no sums, although the placement is a subclass of Partial."""
     gradient = DTensor.from_local(torch.ones(2), mesh_of("row"), [Shard(0)], run_check=False)
-    try:
-        uc.get_total_norm([torch.linalg.vector_norm(gradient)])
-    except ValueError as error:
-        return str(error)
-    return ""
+    return error_message(lambda: uc.get_total_norm([torch.linalg.vector_norm(gradient)]))
 
 
 def norm_beside_a_mesh_of_two() -> float:

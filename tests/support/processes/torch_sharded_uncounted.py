@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from support.processes.torch_layout import parameter_with
 from support.processes.torch_sharded import mesh_of, record_collectives
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -70,10 +71,7 @@ class Clipped(NamedTuple):
 
 
 def _parameter(local: torch.Tensor, mesh: DeviceMesh | None, placements: Sequence[Any]) -> nn.Parameter:
-    gradient = local if mesh is None else DTensor.from_local(local, mesh, placements, run_check=False)
-    parameter = nn.Parameter(torch.zeros_like(gradient))
-    parameter.grad = gradient
-    return parameter
+    return parameter_with(local if mesh is None else DTensor.from_local(local, mesh, placements, run_check=False))
 
 
 def _clip(parameters: Sequence[Any], locals_: Sequence[torch.Tensor], p: float = 2.0, **keywords: Any) -> Clipped:
@@ -109,8 +107,7 @@ def clip_empty_shards() -> Clipped:
         gradient = DTensor.from_local(
             local, mesh, [Replicate(), Shard(0)], run_check=False, shape=torch.Size([2, 2]), stride=(2, 1)
         )
-        parameters.append(nn.Parameter(torch.zeros_like(gradient)))
-        parameters[-1].grad = gradient
+        parameters.append(parameter_with(gradient))
     if dist.get_rank() == 1:
         parameters[0].grad = None
     return _clip(parameters, locals_, process_group=dist.group.WORLD)

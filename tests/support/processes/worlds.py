@@ -102,6 +102,15 @@ def worlds_when_needed(start: Callable[[Layout], World]) -> Iterator[Callable[[L
             world.close()
 
 
+def error_message(call: Callable[[], Any]) -> str:
+    """Return the message of the error that a call raises, or '' if the call raises no error."""
+    try:
+        call()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
 @contextmanager
 def record_calls(module: Any, names: Sequence[str]) -> Iterator[list[str]]:
     """Record which of a module's functions are called in this context."""

@@ -5,19 +5,13 @@ from __future__ import annotations
 import setting
 import tensorflow as tf
 
-UNITS, LENGTH, SEQUENCES, DECAY = 32, 12, 8, 0.9
-SHAPES = {
-    "embedding": (setting.VOCABULARY, UNITS),
-    "inputs": (UNITS, UNITS),
-    "states": (UNITS, UNITS),
-    "bias": (UNITS,),
-    "softmax": (UNITS, setting.VOCABULARY),
-}
+UNITS, LENGTH, SEQUENCES, DECAY = setting.UNITS, 12, 8, 0.9
 
 
 class CharRNN:
     def __init__(self, grad_clip: float = 0.5) -> None:
-        self.weights = {name: tf.Variable(setting.weight(name, *shape), name=name) for name, shape in SHAPES.items()}
+        weights = {name: setting.weight(name, *shape) for name, shape in setting.CHAR_RNN.items()}
+        self.weights = {name: tf.Variable(weight, name=name) for name, weight in weights.items()}
         self.grad_clip = grad_clip
         self.optimizer = tf.keras.optimizers.SGD(0.5)
 

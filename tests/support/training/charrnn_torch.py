@@ -7,20 +7,13 @@ import torch
 
 import unified_clip.torch as uc
 
-UNITS, LENGTH, SEQUENCES, DECAY = 32, 12, 8, 0.9
-SHAPES = {
-    "embedding": (setting.VOCABULARY, UNITS),
-    "inputs": (UNITS, UNITS),
-    "states": (UNITS, UNITS),
-    "bias": (UNITS,),
-    "softmax": (UNITS, setting.VOCABULARY),
-}
+UNITS, LENGTH, SEQUENCES, DECAY = setting.UNITS, 12, 8, 0.9
 
 
 class CharRNN(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        for name, shape in SHAPES.items():
+        for name, shape in setting.CHAR_RNN.items():
             setattr(self, name, torch.nn.Parameter(torch.from_numpy(setting.weight(name, *shape))))
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

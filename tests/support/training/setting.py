@@ -39,7 +39,15 @@ def rollouts(steps: int) -> Iterator[dict[str, np.ndarray]]:
 
 # -- text, for the recurrent network and the transformer
 
-VOCABULARY = 16
+VOCABULARY, UNITS = 16, 32
+CHAR_RNN = {
+    "embedding": (VOCABULARY, UNITS),
+    "inputs": (UNITS, UNITS),
+    "states": (UNITS, UNITS),
+    "bias": (UNITS,),
+    "softmax": (UNITS, VOCABULARY),
+}
+"""The shapes of the recurrent network's weights."""
 
 
 def text(batches: int, sequences: int, length: int, seed: int = 0) -> np.ndarray:
