@@ -77,8 +77,6 @@ class Transformer(nn.Module):
 
 
 class MLP(nn.Module):
-    """A 64-256-128-10 multi-layer perceptron."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
@@ -184,7 +182,6 @@ def serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def record(recording: Recording, pixels: Tensor, labels: Tensor, out: Path) -> Path:
-    """Train one model, write its gradients, and return the file's path."""
     model, loss = train_to_recorded_step(recording, pixels, labels)
     tensors, sparse_shapes = collect_gradients(model)
     path = out / f"{recording.name}.safetensors"

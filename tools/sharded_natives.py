@@ -38,8 +38,6 @@ with copies on other processes. PLAIN: a plain tensor on every process.
 
 
 class Scenario(NamedTuple):
-    """Gradients and their layouts."""
-
     name: str
     arrays: Sequence[Array]
     layouts: Sequence[str] = (ROWS,)

@@ -37,7 +37,6 @@ PAGES = {
 
 
 def pages() -> dict[str, str]:
-    """Return {path on the site: page}."""
     described = {f"api/{name}.md": page(*content) for name, content in PAGES.items()}
     return described | {"api/config.md": configuration(), "api/index.md": index()}
 

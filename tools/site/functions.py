@@ -173,7 +173,6 @@ def closest(function: Mapping[str, Any]) -> str:
 
 
 def difference(function: Mapping[str, Any], alternative: Mapping[str, Any]) -> str:
-    """Return the difference between the rules of two functions, in words."""
     own, eps = function.get("eps", 0.0), alternative.get("eps", 0.0)
     sentences = list(alternative.get("differs", ()))
     if own != eps:
@@ -189,7 +188,6 @@ def difference(function: Mapping[str, Any], alternative: Mapping[str, Any]) -> s
 
 
 def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
-    """Return whether a known difference is about a function."""
     pattern = ".*".join(map(re.escape, entry["function"].split("*")))
     known = function.get("known", function["name"])
     return entry["framework"] == function["framework"] and re.fullmatch(pattern, known) is not None

@@ -94,7 +94,6 @@ def page() -> str:
 
 
 def row(name: str) -> list[str]:
-    """Return the row of a library. A cell without support is empty."""
     return [
         name,
         f"[yes]({PAGES[name]})" if name in PAGES else "",

@@ -70,7 +70,6 @@ class Links:
         return title(path.read_text(encoding="utf-8"))
 
     def target(self, path: Path) -> str:
-        """Return the place of a page or a file on the site."""
         if path in self.pages:
             return self.pages[path]
         inside = path.is_relative_to(self.root / "docs")

@@ -15,7 +15,6 @@ You need no installation. The first start takes a minute, because the browser lo
 
 
 def page() -> str:
-    """Return the page of the notebook, with a button below the title that runs the notebook."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     beginning, *rest = (part for cell in cells for part in markdown_of_cell(cell))
     return "\n\n".join([beginning, RUN, *rest]) + "\n"

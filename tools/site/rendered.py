@@ -44,7 +44,6 @@ class Described(NamedTuple):
     text: str
 
     def problems(self) -> Iterator[str]:
-        """Yield the missing parts of the description. Errors and results of functions are optional."""
         if self.kind not in ("function", "class") or self.name.endswith(("Error", "Warning", *RESULTS)):
             return
         if not self.signature:
@@ -83,7 +82,6 @@ def read(site: Path) -> dict[Path, str]:
 
 
 def problems(pages: dict[Path, str], site: Path) -> Iterator[str]:
-    """Yield a sentence for each incomplete description, and for each broken link."""
     for path, page in pages.items():
         yield from (f"{documented.name} {problem}" for documented in objects(page) for problem in documented.problems())
         yield from broken_links(path, pages, site)
@@ -127,7 +125,6 @@ def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str
 
 
 def targets(page: str) -> list[str]:
-    """Return the targets of a page's links and pictures."""
     return list(map(html.unescape, TARGET.findall(page)))
 
 
