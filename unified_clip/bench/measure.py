@@ -92,11 +92,7 @@ def quartiles(values: list[float]) -> list[float]:
 
 
 def limits(
-    views: Sequence[Array],
-    prepare: Callable[[], Any],
-    threads: int,
-    seconds: float,
-    clock: Clock = time.perf_counter,
+    views: Sequence[Array], prepare: Callable[[], Any], threads: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Any]:
     """Measure two speeds of threads: reading the gradients, and reading and writing them.
 

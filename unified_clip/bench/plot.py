@@ -47,11 +47,9 @@ def ratios(data: Mapping[str, Any], path: Path) -> None:
                 _ratio_panel(axes, [entry for entry in own if entry["dtype"] == dtype], names, series[framework])
                 axes.set_title(f"{framework}, {dtype}", loc="left", fontweight="bold")
             keys = [_key(native, COLOURS[framework], MARKERS[index]) for index, native in enumerate(series[framework])]
-            below: Any = {
-                "loc": "upper left",
-                "bbox_to_anchor": (0, 0),
-            }  # the last panel has the numbers of the axis there
-            place = below if framework != frameworks[-1] else {"loc": "best"}
+            place: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0)}
+            if framework == frameworks[-1]:  # the numbers of the axis are there
+                place = {"loc": "best"}
             panels[0].legend(handles=keys, frameon=False, fontsize=7, **place)
         for axes in grid[-1]:
             axes.set_xlabel("times as fast as the framework's function\n(right of 1, unified_clip is faster)")

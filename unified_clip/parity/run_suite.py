@@ -151,12 +151,6 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
     """Return (framework, work items) for each worker, in the order in which the workers start."""
-    for mode in sorted({mode for framework in suite.frameworks.values() for mode in framework.modes}):
-        if (count := sum(mode in group for group in TOGETHER)) != 1:
-            raise RuntimeError(
-                f"TOGETHER in parity/run_suite.py contains the mode {mode!r} {count} times. Write it into exactly one "
-                "tuple"
-            )
     items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
     jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
     return [(name, job) for name, job in jobs if job]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..tensors.types import Stage
-from .call_outcome import CallOutcome, Failure
+from .call_outcome import Failure
 from .known.entries import SIZED
 from .modes import NATIVE
 from .results import ParityReport
@@ -60,7 +59,9 @@ def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, s
     for framework in dict.fromkeys(framework for framework, _ in places):
         items = [WorkItem(NATIVE, cases[name]) for each, name in places if each == framework]
         worker = run_worker.command(framework, *suite.worker_arguments(framework))
-        again = run_worker.run_worker(worker, items, suite.timeout, _digests)
+        again = run_worker.run_worker(
+            worker, items, suite.timeout, lambda _, outcome: None if isinstance(outcome, Failure) else outcome.digests
+        )
         for (_, name), digests in again.by_case.items():
             native = results[name][framework]
             if digests is None:
@@ -70,7 +71,3 @@ def call_again(suite: Suite, report: ParityReport, places: Sequence[tuple[str, s
             else:
                 native.second_call = "different"
                 native.problem += f". {NOT_DETERMINISTIC}" if native.problem else ""
-
-
-def _digests(_: WorkItem, outcome: CallOutcome | Failure) -> dict[Stage, str] | None:
-    return None if isinstance(outcome, Failure) else outcome.digests

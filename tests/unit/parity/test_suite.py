@@ -21,7 +21,7 @@ from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, st
 from unified_clip.parity.suite.case import Case
 from unified_clip.parity.suite.load import Suite
 from unified_clip.parity.suite.schema import CaseOptions, FrameworkTable, SuiteError
-from unified_clip.parity.workers import run_worker, worker_files
+from unified_clip.parity.workers import worker_files
 from unified_clip.parity.workers.worker_files import WorkItem
 from unified_clip.tensors.types import Dense, Sparse
 
@@ -91,19 +91,6 @@ def test_the_workers_run_every_item_of_the_suite_once(repository_suite: Suite) -
     assert sorted((name, item.mode, item.case.name) for name, item in jobs) == sorted(
         (name, item.mode, item.case.name) for name, item in items
     )
-
-
-@pytest.mark.parametrize(
-    ("groups", "count"), [((("host",),), "0 times"), ((("host", "device"), ("device",)), "2 times")]
-)
-def test_a_mode_that_no_worker_would_run_is_an_error_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[tuple[str, ...], ...], count: str
-) -> None:
-    monkeypatch.setattr(run_suite, "TOGETHER", groups)
-    monkeypatch.setattr(run_worker, "run_worker", lambda *_: pytest.fail("a worker has started"))
-    where = suite(tmp_path, cases_toml(NORM), frameworks="[frameworks.torch]\nmodes = ['host', 'device']")
-    with pytest.raises(RuntimeError, match=f"TOGETHER in .* contains the mode 'device' {count}"):
-        run_suite.run(suites.read(where))
 
 
 def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, report_of, report_with_everything, site
 
 from unified_clip import ClipConfig
+from unified_clip._coded_error import CodedError
 from unified_clip._report_model import json_schema
 from unified_clip.port import catalog
 from unified_clip.port.port_file import port
@@ -298,7 +299,7 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
 )
 def test_an_unwritable_report_is_rejected_before_any_work(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "a.json").mkdir()
-    with pytest.raises(build.ReportError, match=re.escape(message)):
+    with pytest.raises(CodedError, match=re.escape(message)):
         build.writer(tmp_path / name)
 
 
@@ -307,7 +308,7 @@ def test_a_read_only_report_file_is_rejected(tmp_path: Path, monkeypatch: pytest
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied\. Pass another file"):
+    with pytest.raises(CodedError, match=r"port\.txt cannot be written: Permission denied\. Pass another file"):
         build.write(tmp_path / "port.txt", report_with_everything())
     assert not list(tmp_path.iterdir())
 
@@ -320,10 +321,10 @@ def test_a_report_on_a_read_only_file_system_is_rejected_before_any_work(
 
     for name in ("touch", "write_text", "unlink"):
         monkeypatch.setattr(Path, name, refuse)
-    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
+    with pytest.raises(CodedError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
         build.writer(tmp_path / "port.txt")
     monkeypatch.setattr(build, "writer", lambda _: lambda _: "text")  # the file system may change during the work
-    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
+    with pytest.raises(CodedError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
         build.write(tmp_path / "port.txt", report_with_everything())
 
 

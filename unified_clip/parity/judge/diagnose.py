@@ -12,7 +12,6 @@ from .oracle import Expected
 
 
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
-    """Return the cause of a difference. If the cause is unknown, return None."""
     observation = observe(case, expected, outcome)
     return find_cause(observation) if observation else None
 

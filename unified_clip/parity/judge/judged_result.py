@@ -102,11 +102,7 @@ def judge_result(
 
 
 def _needs_no_cause(
-    case: Case,
-    deviation: NativeDeviation,
-    expected: Expected,
-    outcome: CallOutcome,
-    known: Sequence[KnownDifference],
+    case: Case, deviation: NativeDeviation, expected: Expected, outcome: CallOutcome, known: Sequence[KnownDifference]
 ) -> bool:
     """Return whether a framework's function needs no search for a cause.
 

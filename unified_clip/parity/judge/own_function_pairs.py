@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
@@ -32,9 +33,8 @@ def compare(
             verdict = next((each for each in ("different", "known", "close") if each in verdicts), "equal")
         else:
             detail, size = _difference(case, a, b)
-            tolerance = sum(
-                frameworks[name].tolerance for name in (left, right)
-            )  # each is that near to the exact result
+            # each is that near to the exact result
+            tolerance = frameworks[left].tolerance + frameworks[right].tolerance
             is_known = "known" in verdicts and "different" not in verdicts
             verdict = "known" if is_known else "different"
             if not detail and (size or 0.0) <= tolerance:
@@ -58,8 +58,7 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
         if not distance.is_finite:
             return f"only one of them has inf or NaN in the {name}", None
         sizes.append(distance.size)
-    size = max(sizes, default=0.0)
-    return "", size
+    return "", max(sizes, default=0.0)
 
 
 def _norm(outcome: CallOutcome) -> Sequence[Dense | None] | None:
@@ -92,11 +91,11 @@ def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, FrameworkTa
         if {other.framework for other in alone} - {each.framework}
         or any(frozenset((each.framework, other.framework)) not in compared for other in own if _differ(each, other))
     ]
-    shared = {each.name for each in without if any(each.name == other.name and _differ(each, other) for other in own)}
+    counts = Counter(each.name for each in own)
     notes = []
-    if listed := ", ".join(str(each) for each in without if each.name in shared):
+    if listed := ", ".join(str(each) for each in without if counts[each.name] > 1):
         notes.append(f"{NOT_COMPARED}: {listed}. No case has the results of two of these functions.")
-    if others := [each for each in without if each.name not in shared]:
+    if others := [each for each in without if counts[each.name] == 1]:
         notes.append(f"{NOT_COMPARED}: {', '.join(map(str, others))}. {_remedy(others, own)}")
     return notes
 

@@ -58,7 +58,6 @@ def with_strict(report: ParityReport, *, accepting: bool = False) -> ParityRepor
 
 
 def notes_on_incomplete_entries(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    """Return notes about known differences that lack a cause or a reason."""
     entries = [entry for entry in known if entry.incomplete]
     return [*(_without_cause(entries) if entries else []), *_without_reason(known)]
 

@@ -34,7 +34,6 @@ def whose(report: ParityReport) -> str:
 
 
 def line(report: ParityReport) -> str:
-    """Return a line about the functions that were compared with exact arithmetic."""
     parts = ["unified_clip"] if any(not result.is_failure for _, result in report.results()) else []
     natives = [(name, result) for name, result in report.natives() if not result.is_failure]
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []

@@ -47,7 +47,6 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _add_framework(root: Element, report: ParityReport, framework: str, losses: Losses) -> None:
-    """Add a test suite for each mode of a framework."""
     for mode in TITLES:
         titles = {
             _title(mode, result)
@@ -71,7 +70,6 @@ def _add_between_frameworks(root: Element, report: ParityReport, losses: Losses)
 
 
 def _add_pairs_of_functions(root: Element, report: ParityReport) -> None:
-    """Add the comparison of the user's functions with each other."""
     suite = SubElement(root, "testsuite", name="between your functions")
     for row in report.cases:
         for pair in row.own_pairs:

@@ -47,27 +47,22 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
     return ""
 
 
-def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Check the gradients of a call. For each condition, yield (whether the condition is violated, message)."""
+def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[str]:
+    """Yield a message for each condition that the gradients of a call violate."""
     count = len(gradients)
     if style == "units":
         halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]
-        yield (
-            halves[0] != halves[1],
-            "this function needs the gradients, and then a parameter of the same shape for each of them. Add the "
-            "parameters to the list, or correct their shapes",
-        )
+        if halves[0] != halves[1]:
+            yield (
+                "this function needs the gradients, and then a parameter of the same shape for each of them. Add the "
+                "parameters to the list, or correct their shapes"
+            )
         return
     steps = arguments["steps"]
-    yield (
-        bool(count % steps) or not count,
-        f"{count} gradients cannot be split into {steps} equal steps. Correct `steps` or the number of gradients",
-    )
-    lists = split_steps(gradients, steps)
-    yield (
-        any(all(each is None for each in step) for step in lists),
-        "all gradients of a step are None. Give each step at least one gradient that is not None",
-    )
+    if count % steps or not count:
+        yield f"{count} gradients cannot be split into {steps} equal steps. Correct `steps` or the number of gradients"
+    if any(all(each is None for each in step) for step in split_steps(gradients, steps)):
+        yield "all gradients of a step are None. Give each step at least one gradient that is not None"
 
 
 def split_steps(tensors: Sequence[Any], steps: int) -> list[Sequence[Any]]:

@@ -83,7 +83,6 @@ class Case:
         return not (unknown or reports or self._is_any(left_out))
 
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
-        """Return whether several ranks can run the case."""
         by_slice = "axes" in self.arguments or self.call.style == "units"
         return not (self._shares_memory or by_slice or self._is_any(left_out))
 

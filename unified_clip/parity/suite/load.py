@@ -110,7 +110,6 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
 
 
 def _matching_files(pattern: str, file: Path) -> list[Path]:
-    """Return the files with cases that match a pattern of the suite's key `files`."""
     try:
         matching = sorted(file.parent.glob(pattern))
     except (ValueError, NotImplementedError) as error:

@@ -18,12 +18,12 @@ def check(case: Case, place: str) -> None:
 
     place: The place of the case in the suite, for the message.
     """
-    if remedy := next((remedy for wrong, remedy in _unsupported(case) if wrong), None):
+    if remedy := next(_unsupported(case), None):
         raise SuiteError(f"{place}, {case.call_name}: {remedy}")
 
 
-def _unsupported(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the rule is violated, message) for each rule about the keys of a case."""
+def _unsupported(case: Case) -> Iterator[str]:
+    """Yield a message for each rule about the keys of a case that the case violates."""
     yield from _containers(case)
     yield from _lists_of_gradients(case)
     yield from _memory(case)
@@ -31,110 +31,99 @@ def _unsupported(case: Case) -> Iterator[tuple[bool, str]]:
     call, form = case.call, case.call_form
     if call.is_adaptive:
         yield from adaptive_calls.find_misfits(call.style, case.arguments, case.gradients)
-        keys = ", ".join(key for key, value in form if value != getattr(PLAIN, key))
-        yield form != PLAIN, f"calls with an adaptive rule do not support {keys}. Remove {keys}"
+        if keys := ", ".join(key for key, value in form if value != getattr(PLAIN, key)):
+            yield f"calls with an adaptive rule do not support {keys}. Remove {keys}"
     elif not case.options.raises:
         yield from _numbers(case)
 
 
-def _containers(case: Case) -> Iterator[tuple[bool, str]]:
+def _containers(case: Case) -> Iterator[str]:
     call, form, count = case.call, case.call_form, len(case.gradients)
-    yield (
-        form.container in ("nested", "tensor") and not count,
-        f"container = {form.container!r} needs at least one gradient. Choose another container",
-    )
-    yield (
-        form.container == "tensor" and count != 1,
-        f"container = 'tensor' needs exactly one gradient, but there are {count}. Choose another container",
-    )
-    contained = call.in_place or call.style in ("list", "measure")
-    yield (
-        form.container != "list" and not contained,
-        "this function accepts no container of gradients. Remove the key container",
-    )
+    if form.container in ("nested", "tensor") and not count:
+        yield f"container = {form.container!r} needs at least one gradient. Choose another container"
+    if form.container == "tensor" and count != 1:
+        yield f"container = 'tensor' needs exactly one gradient, but there are {count}. Choose another container"
+    if form.container != "list" and not (call.in_place or call.style in ("list", "measure")):
+        yield "this function accepts no container of gradients. Remove the key container"
 
 
-def _lists_of_gradients(case: Case) -> Iterator[tuple[bool, str]]:
+def _lists_of_gradients(case: Case) -> Iterator[str]:
     """Check the keys with an entry for each gradient: need_clip, groups and listed."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
-        yield (
-            bool(values) and len(values) != count,
-            f"{key} has {len(values)} entries for {count} gradients. Give one entry for each gradient",
-        )
-    yield bool(form.groups) and call.style != "settings", "groups applies to append_gradient_clip_ops only. Remove it"
+        if values and len(values) != count:
+            yield f"{key} has {len(values)} entries for {count} gradients. Give one entry for each gradient"
+    if form.groups and call.style != "settings":
+        yield "groups applies to append_gradient_clip_ops only. Remove it"
     on_parameters = bool(case.options.frameworks) and set(case.options.frameworks) <= {"torch", "paddle"}
     takes_need_clip = call.style in ("class", "class in place", "settings") or (call.in_place and on_parameters)
-    excess = bool(form.need_clip) and not takes_need_clip
-    yield (
-        excess,
-        "need_clip needs a class, append_gradient_clip_ops, or a function that clips in place with frameworks = "
-        "['torch', 'paddle']. Remove need_clip, or change the function or frameworks",
-    )
-    listed = set(form.listed)
-    yield bool(listed) and not call.in_place, "listed needs a function that clips in place. Remove the key listed"
-    absent, unknown = set(range(count)) - listed, listed - set(range(count))
-    yield bool(listed and absent), f"listed = {form.listed} lacks the index {min(absent, default=0)}. Add this index"
-    problem = f"listed = {form.listed} has the index {max(unknown, default=0)}, but the number of gradients is {count}"
-    yield bool(unknown), f"{problem}. Remove this index"
+    if form.need_clip and not takes_need_clip:
+        yield (
+            "need_clip needs a class, append_gradient_clip_ops, or a function that clips in place with frameworks = "
+            "['torch', 'paddle']. Remove need_clip, or change the function or frameworks"
+        )
+    if not form.listed:
+        return
+    if not call.in_place:
+        yield "listed needs a function that clips in place. Remove the key listed"
+    if absent := set(range(count)).difference(form.listed):
+        yield f"listed = {form.listed} lacks the index {min(absent)}. Add this index"
+    if (highest := max(form.listed)) >= count:
+        problem = f"listed = {form.listed} has the index {highest}, but the number of gradients is {count}"
+        yield f"{problem}. Remove this index"
 
 
-def _memory(case: Case) -> Iterator[tuple[bool, str]]:
+def _memory(case: Case) -> Iterator[str]:
     call, form = case.call, case.call_form
-    by_gradients = form.gradients_for_parameters and call.style != "in place"
-    yield by_gradients, "gradients_for_parameters needs a function that clips in place. Remove it"
+    if form.gradients_for_parameters and call.style != "in place":
+        yield "gradients_for_parameters needs a function that clips in place. Remove it"
     for key, shared in (("expanded", form.expanded), ("overlapping", form.overlapping)):
         problem, expect = f"{key} memory needs a function that clips in place", ""
         if call.in_place:
             problem, expect = f"unified_clip rejects {key} memory in functions that clip in place", f", {OR_EXPECT}"
-        yield shared and not case.options.raises, f"{problem}. Remove the key {key}{expect}"
+        if shared and not case.options.raises:
+            yield f"{problem}. Remove the key {key}{expect}"
 
 
-def _dtypes(case: Case) -> Iterator[tuple[bool, str]]:
+def _dtypes(case: Case) -> Iterator[str]:
     form, dtypes = case.call_form, {gradient.dtype for gradient in case.gradients if gradient is not None}
-    others = ", ".join(sorted(dtypes - {"float32"}))
-    yield (
-        form.tensor_arguments and bool(others),
-        f"tensor_arguments needs float32 gradients, but some are {others}. Remove tensor_arguments",
-    )
+    if form.tensor_arguments and (others := ", ".join(sorted(dtypes - {"float32"}))):
+        yield f"tensor_arguments needs float32 gradients, but some are {others}. Remove tensor_arguments"
     numbers = " and ".join(sorted({"norm_type", "axes", "error_if_nonfinite"} & case.arguments.keys()))
-    yield (
-        form.tensor_arguments and bool(numbers),
-        f"tensor_arguments cannot pass {numbers} as a tensor. Remove tensor_arguments, or remove {numbers}",
-    )
-    others = ", ".join(sorted(dtypes - {"float32", "float64"}))
-    yield (
-        case.options.update and bool(others),
-        f"update needs float32 or float64 gradients, but some are {others}. Remove update",
-    )
-    whole = "int64" in dtypes and case.call_name != "clip_by_value"
-    expect = OR_EXPECT.replace("ValueError", "TypeError")
-    yield whole and not case.options.raises, f"only clip_by_value supports int64. Choose another dtype, {expect}"
+    if form.tensor_arguments and numbers:
+        yield f"tensor_arguments cannot pass {numbers} as a tensor. Remove tensor_arguments, or remove {numbers}"
+    if case.options.update and (others := ", ".join(sorted(dtypes - {"float32", "float64"}))):
+        yield f"update needs float32 or float64 gradients, but some are {others}. Remove update"
+    if "int64" in dtypes and case.call_name != "clip_by_value" and not case.options.raises:
+        expect = OR_EXPECT.replace("ValueError", "TypeError")
+        yield f"only clip_by_value supports int64. Choose another dtype, {expect}"
 
 
-def _numbers(case: Case) -> Iterator[tuple[bool, str]]:
+def _numbers(case: Case) -> Iterator[str]:
     arguments = case.arguments
     thresholds = {key: arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments}
     for key, value in thresholds.items():
         expect = "" if key in ("use_norm", "total_norm") else f", {OR_EXPECT}"  # a norm may be NaN
-        yield math.isnan(value), f"{key} is NaN. Give a number{expect}"
-        yield not case.call.by_value and value < 0, f"{key} is {value}. Give 0 or more, {OR_EXPECT}"
+        if math.isnan(value):
+            yield f"{key} is NaN. Give a number{expect}"
+        if not case.call.by_value and value < 0:
+            yield f"{key} is {value}. Give 0 or more, {OR_EXPECT}"
     if case.call.by_value:
         low, high = case.call.bounds(arguments)
         problem = f"the lower bound {low} is above the upper bound {high}. Swap them"
         if len(case.call.required) == 1 and "min" not in arguments:
             problem = f"{case.call.required[0]} is {high}, and the lower bound is {low}. Give 0 or more"
             problem += ", or add min" if "min" in case.call.optional else ""
-        yield low > high, f"{problem}, {OR_EXPECT}"
+        if low > high:
+            yield f"{problem}, {OR_EXPECT}"
     p = arguments.get("norm_type", 2)
-    expect = "" if p > 0 else f", {OR_EXPECT}"  # unified_clip accepts every norm_type above 0
-    yield not (p == math.inf or 0.01 <= p <= 100), f"norm_type is {p}. Give inf, or a number from 0.01 to 100{expect}"
+    if not (p == math.inf or 0.01 <= p <= 100):
+        expect = "" if p > 0 else f", {OR_EXPECT}"  # unified_clip accepts every norm_type above 0
+        yield f"norm_type is {p}. Give inf, or a number from 0.01 to 100{expect}"
     ranks = [len(gradient.shape) for gradient in case.gradients if gradient is not None]
     axes, least = arguments.get("axes", []), min(ranks, default=0)
-    remedy = f"Give axes from {-least} to {least - 1}" if least else "Remove axes"
-    yield (
-        any(not -rank <= axis < rank for axis in axes for rank in ranks),
-        f"axes = {axes} has an axis that a gradient does not have. {remedy}",
-    )
-    twice = any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank)
-    yield twice, f"axes = {axes} names an axis twice. Name each axis once, {OR_EXPECT}"
+    if any(not -rank <= axis < rank for axis in axes for rank in ranks):
+        remedy = f"Give axes from {-least} to {least - 1}" if least else "Remove axes"
+        yield f"axes = {axes} has an axis that a gradient does not have. {remedy}"
+    if any(len({axis % rank for axis in axes}) < len(axes) for rank in ranks if rank):
+        yield f"axes = {axes} names an axis twice. Name each axis once, {OR_EXPECT}"

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ..._atomic_write import atomic_write, temporary_path
 from ..._coded_error import CodedError
+from ..._command import unwritable
 from ..._display import counted
 from ...config.explain import compare, describe
 from .. import catalog
@@ -68,7 +69,7 @@ def build_report(
 def writer(path: Path) -> Callable[[Report], str]:
     """Return the function that formats a report for a file. The suffix of the file defines the format.
 
-    ReportError: the suffix is unknown, or the file cannot be written.
+    ReportError, UsageError: the suffix is unknown, or the file cannot be written.
     """
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
@@ -81,7 +82,7 @@ def writer(path: Path) -> Callable[[Report], str]:
         new.touch()
         new.unlink()
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error, "another file") from None
     return WRITERS[path.suffix.lower()]
 
 
@@ -91,11 +92,7 @@ def write(path: Path, report: Report) -> None:
         with atomic_write(path) as new:
             new.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> ReportError:
-    return ReportError(f"{path} cannot be written: {error.strerror}. Pass another file.", "UC205")
+        raise unwritable(path, error, "another file") from None
 
 
 def read(path: Path) -> Report:

@@ -12,9 +12,8 @@ from ..found_clip import FoundClip
 from ..source.module import Binding, Module
 from ..source.syntax_tree import is_name, keyword_of
 from ..to_config import UnsureError
-from .harmless_uses import is_harmless, is_test
 from .paddle_optimizers import SOMETHING_ELSE, Optimizer, PaddleOptimizers, known_values
-from .paddle_steps import OTHERWISE
+from .paddle_steps import OTHERWISE, is_harmless, is_test
 from .static_programs import is_static
 
 NOT_ASSIGNED = (

@@ -9,10 +9,10 @@ import libcst as cst
 from ..source.module import Binding, Module
 from ..source.syntax_tree import Target, keyword_of, sorted_nodes
 from ..to_config import UnsureError
-from .harmless_uses import is_harmless, is_test
 
 BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does this."
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
+PRINTING_FUNCTIONS = ("print", "repr", "str", "debug", "info", "warning", "warn", "error", "log", "write")
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods of an optimizer that clip, in addition to step()."""
 
@@ -109,3 +109,18 @@ def _at(module: Module, call: cst.Call, kind: str, line: int) -> PaddleStep:
             "line of its own."
         )
     return PaddleStep(statement, call, kind)
+
+
+def is_harmless(module: Module, read: cst.CSTNode) -> bool:
+    """Return whether the code at a node prints a variable, or is a type annotation."""
+    if module.enclosing(read, cst.Annotation) is not None:
+        return True
+    outer = [call for call in module.ancestors(read) if isinstance(call, cst.Call)]
+    names = [module.code(call.func).rpartition(".")[2] for call in outer]
+    return bool(outer) and set(names) <= set(PRINTING_FUNCTIONS) and isinstance(module.parents[outer[-1]], cst.Expr)
+
+
+def is_test(module: Module, read: cst.CSTNode) -> bool:
+    """Return whether code only tests the value of a variable, as in `if clip:` or `clip is not None`."""
+    parent = module.parents[read]
+    return isinstance(parent, cst.If | cst.Comparison) or (isinstance(parent, cst.IfExp) and parent.test is read)

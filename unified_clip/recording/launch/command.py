@@ -54,10 +54,10 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
             )
         )
         return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
-    merged = merge.merge(parts, file, header(norms=norms))
+    calls, notes = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)
     try:
-        for note in [*merged.notes, *([] if merged.events else [f"{file}: {_without_calls(status)}"])]:
+        for note in [*notes, *([] if calls else [f"{file}: {_without_calls(status)}"])]:
             complain(note)
     except OSError:  # nobody reads stderr any more, as in `2>&1 >/dev/null | head -1`
         flush_or_discard()

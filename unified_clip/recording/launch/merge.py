@@ -12,12 +12,6 @@ from .process import FAILED, NOTES, PART
 
 
 @dataclass(frozen=True)
-class MergedRecording:
-    events: int
-    notes: Sequence[str]
-
-
-@dataclass(frozen=True)
 class RecordingPart:
     """The header and the complete lines in the file of a process."""
 
@@ -32,8 +26,8 @@ class RecordingPart:
         return (float("inf") if rank is None else rank), self.header["started"]
 
 
-def merge(directory: Path, file: Path, header: dict[str, Any]) -> MergedRecording:
-    """Write the lines of all processes to `file` in the order of ranks.
+def merge(directory: Path, file: Path, header: dict[str, Any]) -> tuple[int, list[str]]:
+    """Write the lines of all processes to `file` in the order of ranks. Return (number of clip calls, notes).
 
     header: The header to write if there are no parts.
     """
@@ -46,8 +40,8 @@ def merge(directory: Path, file: Path, header: dict[str, Any]) -> MergedRecordin
         for number, part in enumerate(parts):
             mark = f'{{"process": {number}, ' if len(parts) > 1 else "{"
             out.writelines(f"{mark}{line[1:]}\n" for line in part.lines)
-    events = sum('"call": ' in line for part in parts for line in part.lines)
-    return MergedRecording(events, _notes(directory))
+    calls = sum('"call": ' in line for part in parts for line in part.lines)
+    return calls, _notes(directory)
 
 
 def _read_part(path: Path) -> RecordingPart | None:

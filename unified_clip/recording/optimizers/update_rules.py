@@ -57,7 +57,6 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Describe the weight decay of both optimizers."""
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
     if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -15,12 +15,6 @@ from .run_plots import Curve
 from .sentences import RULES
 
 NO_LOSSES = 'No losses were recorded. To add them, see "Losses" in docs/recording.md.'
-
-
-class Plot(NamedTuple):
-    title: str
-    description: str
-    svg: Markup
 
 
 def render(report: ComparisonReport) -> str:
@@ -79,18 +73,19 @@ def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
     yield "recorded", [f"{run.started}, by unified_clip {run.unified_clip}" for run in runs]
 
 
-def _plots(report: ComparisonReport) -> Iterator[Plot]:
+def _plots(report: ComparisonReport) -> Iterator[tuple[str, str, Markup]]:
+    """Yield (title, description, plot) for each plot that has numbers."""
     marked_steps = [each.step for each in report.divergences]
     if plot := run_plots.clips([run.clips for run in report.runs], marked_steps):
         words = "The total norm (line) and the threshold (dashes) at each step. Clipped steps are marked below."
-        yield Plot("Norm and threshold", words, plot)
+        yield "Norm and threshold", words, plot
     for name in sorted({name for run in report.runs for name in run.logged}, key=lambda name: (name != "loss", name)):
         curves: list[Curve] = [run.logged.get(name, []) for run in report.runs]
         if plot := run_plots.numbers(name, curves, marked_steps):
-            yield Plot(name, f"{name} at each step.", plot)
+            yield name, f"{name} at each step.", plot
     for name, curve in report.distances.items():
         if plot := run_plots.distances(f"distance of {name}", curve, marked_steps):
             words = f"The relative difference of {name} at each step. Rounding begins near 10⁻⁷ and grows slowly."
-            yield Plot(f"Distance of {name}", words, plot)
+            yield f"Distance of {name}", words, plot
     if plot := run_plots.numbers("learning rate", [run.learning_rate for run in report.runs], marked_steps):
-        yield Plot("Learning rate", "The learning rates of the optimizer's parameter groups at each step.", plot)
+        yield "Learning rate", "The learning rates of the optimizer's parameter groups at each step.", plot

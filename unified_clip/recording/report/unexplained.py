@@ -131,7 +131,6 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 
 
 def where_to_look(comparison: RecordingComparison) -> list[str]:
-    """Return sentences that advise what to compare."""
     if without_effect := _without_effect(comparison):
         return without_effect
     first = _first(comparison)
