@@ -10,10 +10,11 @@ import argparse
 import json
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unified_clip import _markdown
 from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +67,7 @@ def summary(report: Mapping[str, Any]) -> str:
             for framework in columns
         ]
         rows.append([title, *cells])
-    return markdown(["", *(report["titles"][framework] for framework in columns)], rows)
+    return _markdown.table(["", *(report["titles"][framework] for framework in columns)], rows)
 
 
 def details(report: Mapping[str, Any]) -> str:
@@ -85,7 +86,7 @@ def details(report: Mapping[str, Any]) -> str:
         ]
         for (*words, reason), grouped in rows.items()
     ]
-    return markdown(["what differs", "framework", "function", "by", "cases", "why"], lines)
+    return _markdown.table(["what differs", "framework", "function", "by", "cases", "why"], lines)
 
 
 def why(entry: Entry) -> str:
@@ -98,10 +99,6 @@ def describe(entry: Entry) -> str:
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]
     return size_in_words(float(entry["listed_size"]))
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *rows])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ LEARNING_RATE = 0.5
 """The learning rate of SGD steps. This number is a power of two, so that multiplication is exact, and each step rounds
 only once."""
 
-
 FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
 
 OUT_OF_MEMORY = re.compile(

@@ -10,8 +10,8 @@ from typing import Any, get_args
 from .._workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
 from . import second_call
-from .judge import function_causes, oracle, own_function_pairs
-from .judge.judged_result import ExpectedResults, judge_result, worst_elements
+from .judge import oracle, own_function_pairs
+from .judge.judged_result import ExpectedResults, choose_causes, judge_result, worst_elements
 from .judge.oracle import Expected
 from .known import match
 from .known.match import Place
@@ -62,7 +62,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     started = datetime.now(UTC)
     results = _run_workers(suite, expected, work)
     notes = _notes_on_run(suite, results)
-    function_causes.choose_causes(suite.cases, expected, {name: each.by_case for name, each in results.items()})
+    choose_causes(suite.cases, expected, {name: each.by_case for name, each in results.items()})
     known = _judge_natives(suite, results)
     notes += [] if suite.accepting else build.notes_on_incomplete_entries(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]

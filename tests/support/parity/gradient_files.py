@@ -29,7 +29,6 @@ SPARSE = Sparse(np.array([2, 0, 2]), Dense("float32", BITS[:48].view("f4").resha
 
 SHAPES = {"empty": Dense("float32", np.zeros((0, 3), "f4")), "scalar": Dense("float64", np.array(-0.0))}
 
-
 ARRAYS = {name: to_numpy(gradient) for name, gradient in (DENSE | SHAPES).items()}
 
 Found = dict[str, Gradient]

@@ -69,7 +69,6 @@ GROUPS: dict[str, Callable[[], Any]] = {
     "an array": lambda: np.array([0, 1]),
 }
 
-
 SPECS: list[Any] = [("shard",), ("device", "shard"), (), (("shard", "device"),)]
 
 

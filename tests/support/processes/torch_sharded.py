@@ -71,7 +71,6 @@ PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
 }
 """Layouts: a mesh, and the placements for a tensor with a number of axes."""
 
-
 CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
     "along both": ("cube", lambda axes: [Replicate(), Shard(0), Shard(axes - 1)]),
     "along the second": ("cube", lambda axes: [Replicate(), Shard(0), Replicate()]),

@@ -27,7 +27,6 @@ Parameters = list[nn.Parameter]
 
 ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.ones((1, 2), np.float32)]
 
-
 NUMEL = sum(array.size for array in ARRAYS)
 
 PATIENCE = 3

@@ -16,7 +16,7 @@ from unified_clip import cli
 from unified_clip.causes.consistent_causes import Diagnosis, consistent_causes
 from unified_clip.causes.observation import Observation
 from unified_clip.parity.call_outcome import CallOutcome
-from unified_clip.parity.judge import diagnose, function_causes, judged_result, oracle
+from unified_clip.parity.judge import diagnose, judged_result, oracle
 from unified_clip.parity.judge.judged_result import JudgedResult
 from unified_clip.parity.known import measure
 from unified_clip.parity.modes import NATIVE
@@ -284,7 +284,7 @@ def test_a_difference_of_the_form_has_no_cause_if_the_numbers_agree(eps: float, 
         results[NATIVE, name] = judged_result.judge_result(
             (NATIVE, cases[-1]), oracle.expect(cases[-1]), outcome, FrameworkTable(), []
         )
-    function_causes.choose_causes(cases, oracle.expect, {"torch": results})
+    judged_result.choose_causes(cases, oracle.expect, {"torch": results})
     natives = [judged.native for judged in results.values()]
     assert {native.cause_kind for native in natives if native} - {""} == {cause} - {""}
     assert any(native and native.kind == ("form" if fault else "value") for native in natives)

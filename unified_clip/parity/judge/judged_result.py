@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from ...causes.consistent_causes import consistent_causes
+from ...causes.observation import Observation
 from ..call_outcome import CallOutcome, Failure
 from ..elements import WorstElement
 from ..known import measure
@@ -22,7 +24,7 @@ from ..suite.case import Case
 from ..suite.schema import TOLERANCE, FrameworkTable
 from ..workers.worker_files import WorkItem
 from . import oracle, worst_element
-from .diagnose import diagnose
+from .diagnose import diagnose, observe
 from .oracle import Expected
 from .verdict import compare_with_exact
 
@@ -122,3 +124,36 @@ def worst_elements(
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
     return worst_element.find_worst_element(case, expected, outcomes, differing, tolerance)
+
+
+# -- causes that agree with all cases of a user's function
+
+Results = Mapping[tuple[str, str], JudgedResult]
+
+
+def choose_causes(cases: Sequence[Case], expected: Callable[[Case], Expected], results: Mapping[str, Results]) -> None:
+    for of_framework in results.values():
+        for calls, differing in _by_function(cases, expected, of_framework):
+            for name, diagnosis in consistent_causes(calls, differing).items():
+                native, cause = of_framework[NATIVE, name].native, diagnosis.cause
+                assert native
+                native.cause, native.cause_kind = (cause.sentence, cause.kind) if cause else ("", "")
+                native.contradiction = diagnosis.contradiction
+
+
+def _by_function(
+    cases: Sequence[Case], expected: Callable[[Case], Expected], results: Results
+) -> list[tuple[dict[str, Observation], list[str]]]:
+    functions: dict[str, tuple[dict[str, Observation], list[str]]] = {}
+    for case in cases:
+        judged = results.get((NATIVE, case.name))
+        native = judged and judged.native
+        if not judged or not judged.outcome or not native or not native.function or not native.is_users:
+            continue
+        call = observe(case, expected(case), judged.outcome)
+        if call is not None:
+            calls, differing = functions.setdefault(native.function, ({}, []))
+            calls[case.name] = call
+            if native.kind and not judged.needs_no_cause:
+                differing.append(case.name)
+    return [(calls, differing) for calls, differing in functions.values() if differing]

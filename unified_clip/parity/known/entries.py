@@ -56,36 +56,24 @@ LARGEST_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class NativeDeviation:
+    """The deviation of a framework's function from the exact result. `results.NativeResult` has the same fields, and
+    describes them."""
+
     function: str
     kind: DifferenceKind | Literal[""] = ""
-    """A key of `KINDS`, or '' if the results are equal up to rounding."""
-
     finite_size: float = 0.0
-    """The largest relative difference of finite numbers. Differences by rounding are stored as 0, except for the kind
-    "touched"."""
+    """For the kind "touched", the size also contains differences by rounding."""
 
     norm: float | None = None
-    """The relative error of the norm: inf if a norm is inf or NaN, and None without norms to compare."""
-
     gradients: float | None = None
-    """The largest error of an element, relative to the largest exact element of its gradient.
-
-    The error is inf if an element is inf or NaN in one of the two results. The error is None if the gradients were not
-    compared.
-    """
+    """None if `norm` or `gradients` were not compared, and inf if only one side has inf or NaN."""
 
     not_finite: NotFinite = ""
-
     lacks_norm: bool = False
     detail: str = ""
     cause: str = ""
-    """The cause as a sentence. If the cause is unknown, the text is ''."""
-
     cause_kind: str = ""
-    """The kind of the cause, such as "another eps of the clip"."""
-
     contradiction: str = ""
-    """A sentence about a rejected cause. The cause explains this case, but contradicts another case."""
 
 
 class NativeDifference(Protocol):

@@ -32,7 +32,6 @@ SHOWN_CHARACTERS = 80
 STOP = threading.Event()
 """While this event is set, running workers are ended, and no worker starts."""
 
-
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
 
 

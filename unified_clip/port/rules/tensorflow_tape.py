@@ -37,7 +37,6 @@ OUTSIDE_OF_STEPS = f"This optimizer also applies gradients outside of the traini
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """Attributes of an optimizer that a file can read without preventing the rewrite."""
 
-
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
 IN_PLACE = (
     "The new code clips gradients in place. TensorFlow's optimizer keeps the gradients unchanged. Check code that "

@@ -17,9 +17,7 @@ from .update_rules import are_one_kind, compare_momentum, compare_rows, decay_cl
 TINY = 1e-20
 """Settings up to this size are treated as 0. A port in PyTorch can need a tiny learning rate instead of 0."""
 
-
 MOMENTUM = "rule for momentum"
-
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
 """Maps names of settings to texts. The text of eps names the optimizer, because a clip can also have an eps."""

@@ -73,7 +73,6 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
 }
 """Comparisons test these causes, too, if both recordings have optimizer steps."""
 
-
 ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
 
 
