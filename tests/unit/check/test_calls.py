@@ -268,3 +268,32 @@ def test_a_hook_that_is_removed_at_once_clips_nothing(check: Check, between: str
     assert [each.does.partition(",")[0] for each in findings] == (
         [] if between else ["handle.remove() in line 6 detaches the clip at once"]
     )
+
+
+@pytest.mark.parametrize("clip", ["paddle.nn.ClipGradByGlobalNorm({})", "own.as_paddle(model)"])
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("opt = paddle.optimizer.LBFGS(grad_clip=CLIP)", "Paddle's LBFGS in line 6 ignores grad_clip"),
+        ("clip = CLIP\nopt = paddle.incubate.optimizer.LBFGS(grad_clip=clip)", "Paddle's LBFGS in line 7"),
+        ("clip = CLIP if fast else None\nopt = Adam(grad_clip=clip)", "The optimizer gets this clip only if fast"),
+        ("clip = CLIP\nopt = Adam(grad_clip=None if fast else clip)", "The optimizer gets this clip only if fast"),
+        ("clip = CLIP\nopt = Adam(grad_clip=clip)\nother = paddle.optimizer.LBFGS()", ""),
+        ("opt = Adam(grad_clip=CLIP if fast else CLIP)", ""),
+        ("opt = Adam(grad_clip=CLIP) if fast else None", ""),
+    ],
+)
+def test_a_clip_that_an_optimizer_of_paddle_ignores_or_may_not_get(
+    check: Check, clip: str, lines: str, why: str
+) -> None:
+    own = 'from unified_clip import ClipConfig\nown = ClipConfig.load("clip.toml")\n' if clip[:3] == "own" else "\n\n"
+    start = f"import paddle\nfrom paddle.optimizer import Adam\n{own}\n"
+    code = lines.replace("CLIP", clip.format("1.0"))
+    findings = check({"a.py": f"{start}{code}\n"}, CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n').findings
+    assert [each.kind for each in findings if each.clip != "paddle.optimizer.LBFGS"] == ["unknown"] * bool(why)
+    assert not why or findings[0].does.startswith(why)
+
+
+def test_a_condition_about_the_threshold_of_paddle_is_no_finding(check: Check) -> None:
+    source = "import paddle\n\nNORM = 1.0\nclip = paddle.nn.ClipGradByGlobalNorm(NORM) if NORM > 0 else None\n"
+    assert check({"a.py": source}, CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n').findings == []

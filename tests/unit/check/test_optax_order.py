@@ -42,6 +42,9 @@ LATE = {
     "parts = list()\nparts.append(optax.trace(0.9))\nparts += [clip.as_optax()]\ntx = optax.chain(*parts)": (
         "optax.trace(0.9)"
     ),
+    "parts = list(others)\nparts.append(optax.trace(0.9))\nparts.append(clip.as_optax())\ntx = optax.chain(*parts)": (
+        "optax.trace(0.9)"
+    ),
     "def make():\n    return [optax.trace(0.9)]\nparts = make()\nparts.append(clip.as_optax())\n"
     "tx = optax.chain(*parts)": "optax.trace(0.9)",
     "parts = []\nif fast:\n    parts.append(optax.trace(0.9))\nparts.append(clip.as_optax())\n"

@@ -38,6 +38,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
         scaled_gradients.check(source, call)
     if kind in ("functional", "class"):
         unused_result.check(source, call)
+        unused_result.check_grad_clip(source, call)
     if kind in ("attached", "class"):
         return config
     if has_names and config.uses_names:

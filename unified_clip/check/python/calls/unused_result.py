@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from ....config.formats.python_source import FUNCTIONS, Source
+from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
 from ....errors import ConfigError
 from ..configuration_uses import is_local, scope_of
+from ..steps.value_flow import Flow
 
 UNUSED = (
     "No code uses the result of this call, so the call clips nothing. Use the clipped gradients, as in gradients = "
@@ -17,6 +18,12 @@ REPLACED = (
     "Line {line} assigns another value to {name} before any code uses this clip, so this clip has no effect. Remove "
     "one of the two lines."
 )
+IGNORED = "Paddle's LBFGS in line {line} ignores grad_clip, so this clip clips nothing. Use another optimizer."
+CONDITIONAL = (
+    "The optimizer gets this clip only if {test}, which is only known at run time. Pass the clip in both cases, or "
+    "ignore the clip with a reason in check.ignore."
+)
+LBFGS = ("paddle.optimizer.LBFGS", "paddle.incubate.optimizer.LBFGS")
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
 
 
@@ -47,6 +54,25 @@ def check(source: Source, call: ast.Call) -> None:
     )
     if is_local(scope) and not _is_read(source, scope, statement, target.id):
         raise ConfigError(UNUSED)
+
+
+def check_grad_clip(source: Source, call: ast.Call) -> None:
+    """Raise ConfigError if Paddle's optimizer ignores a clip, or gets the clip only under a condition.
+
+    A condition about the threshold itself is no error, as in `ClipGradByNorm(norm) if norm > 0 else None`.
+    """
+    if not source.dotted(call.func).startswith("paddle.") and last_name(call.func) != "as_paddle":
+        return
+    flow = Flow(source)
+    for optimizer in source.calls:
+        if source.dotted(optimizer.func) in LBFGS and call in [*flow.reached(optimizer)]:
+            raise ConfigError(IGNORED.format(line=optimizer.lineno))
+    threshold = ast.unparse([*call.args, *(each.value for each in call.keywords), call.func][0])
+    for outer in flow.sites(call, lambda outer: isinstance(outer, ast.Call)).values():
+        for choice in (each for each in outer if isinstance(each, ast.IfExp)):
+            branches = map(ast.unparse, (choice.body, choice.orelse))
+            if "None" in branches and threshold not in ast.unparse(choice.test):
+                raise ConfigError(CONDITIONAL.format(test=shortened(choice.test)))
 
 
 def _check_updates(source: Source, transformations: Sequence[ast.expr]) -> None:

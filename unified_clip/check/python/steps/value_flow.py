@@ -61,16 +61,15 @@ class Flow:
     def list_parts(self, read: ast.AST) -> list[ast.expr]:
         """Return the values that make the list `read`, in their order: a first list, and each value that code adds.
 
-        Return [] if the variable is no such list, or if its order is unknown.
+        If the first list is unknown, return only the values that code adds. If the order is unknown, return [].
         """
         values = self.values(read)
         added = [each for each in self._assignments.get(code_of(read), ()) if each.value in values]
         added.sort(key=lambda each: each.end)
         first = added.pop(0).value if added and not added[0].is_added else None
-        is_empty = isinstance(first, ast.Call) and not first.args and code_of(first.func) in ("list", "tuple")
-        is_list = isinstance(first, ast.List | ast.Tuple) or self.returned(getattr(first, "func", read))
-        parts = [first] if first is not None and is_list else []
-        for each in added if parts or is_empty else ():
+        is_known = isinstance(first, ast.List | ast.Tuple) or self.returned(getattr(first, "func", read))
+        parts = [first] if first is not None and is_known else []
+        for each in added if first is not None else ():
             match each.node:
                 case ast.Call(func=ast.Attribute(attr="insert"), args=[ast.Constant(value=0), value]):
                     parts.insert(0, value)
