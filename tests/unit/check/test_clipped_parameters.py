@@ -95,6 +95,10 @@ def test_a_part_is_found_in_a_line_with_other_alphabets(check: Check) -> None:
 ACCELERATE = "from accelerate import Accelerator\n\n"
 FABRIC = "import lightning as L\n\nmine = L.Fabric()\n"
 FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+MODULE = (
+    "class M(LightningModule):\n    def configure_gradient_clipping(self, optimizer, *args):\n"
+    "        self.clip_gradients(optimizer, gradient_clip_val={}{})\n"
+)
 RAISE = CLIP_CONFIG + 'nonfinite = "raise"\n'
 VALUE = 'rule = "value"\nthreshold = 1.0\n'
 ENGINES = [
@@ -106,6 +110,9 @@ ENGINES = [
     (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={})\n", RAISE),
     (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={}, error_if_nonfinite=False)\n", CLIP_CONFIG),
     (FABRIC + "fabric.clip_gradients(model, optimizer, clip_val={})\n", VALUE),
+    (FABRIC + MODULE.format("{}", ", gradient_clip_algorithm='norm'"), CLIP_CONFIG),
+    (FABRIC + MODULE.format("{}", ""), CLIP_CONFIG),
+    (FABRIC + MODULE.format("{}", ", gradient_clip_algorithm='value'"), VALUE),
     (FSDP + "model.clip_grad_norm_({})\n", CLIP_CONFIG),
     (FSDP + "model.clip_grad_norm_(max_norm={}, norm_type=2.0)\n", CLIP_CONFIG),
 ]
@@ -116,9 +123,21 @@ def test_a_method_of_a_training_engine_is_compared(check: Check, source: str, ex
     assert check({"a.py": source.format("1.0")}, expected).findings == []
     finding = only_finding(check({"a.py": source.format("5.0")}, expected))
     assert [(each.about, each.found) for each in finding.differences] == [("threshold", "5")]
-    assert re.search(r"attach_to\(optimizer, model\)|clip_\(accelerator, clip|ownership='distinct'", finding.edit)
+    assert re.search(
+        r"attach_to\(optimizer, model\)|clip_\(accelerator, clip|ownership='distinct'|ClipCallback", finding.edit
+    )
     unknown = only_finding(check({"a.py": source.format("args.norm")}, expected))
     assert (unknown.kind, unknown.does[:25]) == ("unknown", "The value of args.norm is")
+
+
+def test_a_method_clip_gradients_of_another_class_is_unknown(check: Check) -> None:
+    source = FABRIC + MODULE.format("1.0", "").replace("configure_gradient_clipping", "limit")
+    assert only_finding(check({"a.py": source})).kind == "unknown"
+
+
+def test_the_rule_of_clip_gradients_is_compared_if_the_threshold_is_unknown(check: Check) -> None:
+    source = FABRIC + MODULE.format("args.norm", ", gradient_clip_algorithm='value'")
+    assert only_finding(check({"a.py": source})).kind == "drift"
 
 
 def test_fabric_raises_an_error_for_a_norm_that_is_not_finite(check: Check) -> None:

@@ -153,3 +153,25 @@ def test_parameters_that_a_helper_selects_are_unknown(check: Check, before: str,
 def test_a_variable_of_the_environment_that_source_sets_is_unknown(check: Check, code: str, count: int) -> None:
     findings = check({"a.py": f"import os\n\n{code}\n", "ds.json": DEEPSPEED % "1.0"}).findings
     assert [(each.line, each.kind) for each in findings] == [(3, "unknown")] * count
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ("pass", 1),
+        ("self.log('norm', 1.0)", 1),
+        ("torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)", 0),
+        ("super().configure_gradient_clipping(optimizer)", 0),
+        ("pass\n\n    def on_before_optimizer_step(self, optimizer):\n        self.clipper(self.parameters())", 0),
+    ],
+)
+def test_a_module_of_lightning_that_replaces_the_clip_by_nothing_is_unknown(
+    check: Check, body: str, count: int
+) -> None:
+    method = f"    def configure_gradient_clipping(self, optimizer):\n        {body}\n"
+    findings = check(
+        {"a.py": f"import torch\n\n\nclass M(LightningModule):\n{method}", "ds.json": DEEPSPEED % "1.0"}
+    ).findings
+    assert [(each.line, each.does.partition(",")[0]) for each in findings] == [
+        (5, "This method replaces the clip of Lightning's Trainer")
+    ] * count

@@ -122,6 +122,8 @@ EACH = CLIP_CONFIG + '[check]\neach = ["research/*.py"]\n'
         ("import hydra\n\nopt = hydra.utils.instantiate(cfg.optimizer, params=m.parameters())\n", 3),
         ("import hydra\n\nscheduler = hydra.utils.instantiate(cfg.scheduler, optimizer=optimizer)\n", 0),
         ("class M:\n    def configure_optimizers(self):\n        return self.hparams.optimizer(params=self.p())\n", 3),
+        ("import lightning as L\n\nL.Trainer(max_epochs=1).fit(model)\n", 3),
+        ("import lightning as L\n\nL.Trainer(max_epochs=1).test(model)\n", 0),
         ("def train(model, optimizer):\n    model(x).backward()\n    optimizer.step()\n", 3),
         ("loss.backward()\nfor p in m.parameters():\n    p.data -= lr * p.grad\n", 3),
         ("loss.backward()\nfor p in m.parameters():\n    p.data = p.data - lr * p.grad.data\n", 3),

@@ -1,5 +1,5 @@
-"""Read calls of the clip methods of training engines: Accelerate's Accelerator, Lightning's Fabric and PyTorch's
-FSDP."""
+"""Read calls of the clip methods of training engines: Accelerate's Accelerator, Lightning's Fabric and LightningModule,
+and PyTorch's FSDP."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Engine(NamedTuple):
     default."""
 
 
+ALGORITHM = "gradient_clip_algorithm"
 FSDP = "FullyShardedDataParallel"
 ENGINES = (
     Engine(
@@ -52,10 +53,11 @@ ENGINES = (
         {"clip_grad_norm_": ("max_norm", "norm_type")},
         package="fsdp",
     ),
+    Engine((), {"clip_gradients": ("optimizer", "gradient_clip_val", ALGORITHM)}, package="lightning"),
 )
 
 
-LIMITS = ("clip_val", "clip_value", "max_norm")
+LIMITS = ("clip_val", "clip_value", "gradient_clip_val", "max_norm")
 
 
 def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
@@ -75,6 +77,9 @@ def config(source: Source, call: ast.Call | None, threshold: float | None = None
     for name in passed.keys() - {"parameters", "module", "optimizer"}:
         is_known = threshold is None or name not in LIMITS or ast.unparse(passed[name]) == "None"
         settings[name] = source.constant(passed[name]) if is_known else threshold
+    if "gradient_clip_val" in settings:
+        limit = "clip_value" if settings.get(ALGORITHM) == "value" else "max_norm"
+        settings[limit] = settings["gradient_clip_val"]
     value = settings.get("clip_val", settings.get("clip_value"))
     if value is not None and settings.get("max_norm") is None:
         return ClipConfig(rule="value", threshold=value)
@@ -105,6 +110,8 @@ def is_accelerator(source: Source, node: ast.expr) -> bool:
 
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
     text = ast.unparse(node)
+    if ALGORITHM in engine.methods.get("clip_gradients", ()):
+        return text == "self" and getattr(source.function(node), "name", "") == "configure_gradient_clipping"
     if engine.variable and text.rpartition(".")[2] == engine.variable:
         return True
     for other in source.nodes:

@@ -15,7 +15,7 @@ from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
 from ...config.formats.base import SetElsewhereError
 from ...config.formats.python_config.changes import ROOTS
-from ...config.formats.python_source import MAX_ALIASES, Source, shortened
+from ...config.formats.python_source import MAX_ALIASES, Source, last_name, shortened
 from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
 from ...port.catalog import KERAS_OPTIMIZER
@@ -61,8 +61,14 @@ UNPACKED = (
 )
 
 
+NO_CLIP_IN_METHOD = (
+    "This method replaces the clip of Lightning's Trainer, and its class clips nothing. So gradient_clip_val has no "
+    "effect. Remove the method, or clip in the method."
+)
+
+
 class IndirectSetting(NamedTuple):
-    node: ast.expr
+    node: ast.expr | ast.stmt
     name: str
     config: ClipConfig | None = None
     why: str = ""
@@ -296,6 +302,15 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
     return RUN_TIME
 
 
+def _overriding(source: Source, node: ast.AST) -> Iterator[IndirectSetting]:
+    """Yield a setting for a method that replaces Lightning's clip, in a class that clips nothing."""
+    match source.parents.get(node), node:
+        case ast.ClassDef() as owner, ast.FunctionDef(name="configure_gradient_clipping" as name):
+            called = [last_name(each.func).lower() for each in ast.walk(owner) if isinstance(each, ast.Call)]
+            if not any("clip" in each or each == "attach_to" for each in called):
+                yield IndirectSetting(node, name, why=NO_CLIP_IN_METHOD)
+
+
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[IndirectSetting]], ...] = (
-    _set_by_text, _in_clip_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
+    _set_by_text, _in_clip_table, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan, _overriding,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
+from ....port.catalog import setting_of
 from ...notebooks.cells import source_of
 from ..optimizers import built
 from . import base_classes, steps_without_clip
@@ -41,7 +42,7 @@ def first(path: Path, clipping: Callable[[], base_classes.Classes]) -> Training 
         return None
     own = {node.name for node in source.nodes if isinstance(node, (*FUNCTIONS[:2], ast.ClassDef))}
     named = list(_named(source))
-    building = named or list(_possible(source, own))
+    building = named or [*_possible(source, own), *_trainers(source)]
     left = base_classes.left(source, [node for node, _ in building], clipping)
     steps = [] if named and not left else list(_steps(source))
     is_clipped = False
@@ -92,6 +93,14 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, 
         )
         if is_built and name not in own:
             yield call, f"builds an optimizer, {shortened(call.func)}"
+
+
+def _trainers(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """Yield the node and a description of each trainer that `fit` runs, such as Lightning's Trainer."""
+    is_fitted = any(last_name(call.func) == "fit" for call in source.calls)
+    for call in source.calls if is_fitted else ():
+        if setting_of(source.dotted(call.func)) is not None:
+            yield call, f"trains by {shortened(call.func)}"
 
 
 def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
