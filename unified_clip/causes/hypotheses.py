@@ -42,7 +42,7 @@ SQUARED_NORM = "as with the square of the norm instead of the norm"
 
 INVERTED = "as when gradients are scaled to the threshold only if the norm is below the threshold"
 
-TWICE = "as when the coefficient multiplies everything twice"
+TWICE = "as when the coefficient is applied twice"
 
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
 """Descriptions of the orders in which `_float32_norm` adds up squares. The parameter `way` is an index of this
@@ -234,13 +234,13 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     tolerance = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
     about = call.wrong if len(call.wrong) < len(call.counted) else ()
     squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
-    sentence = TWICE.replace("everything", call.names_of(about)) if about else TWICE
+    sentence = f"{TWICE} to {call.names_of(about)}" if about else TWICE
     sentence += or_another_eps(call, squares)
     yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance, about=about)
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
-    sentence = f"as when everything is clipped twice{or_another_eps(call, coefs)}"
+    sentence = f"as when all gradients are clipped twice{or_another_eps(call, coefs)}"
     yield Hypothesis("clipped twice", sentence, coefs=coefs, tolerance=tolerance)
 
 
@@ -284,8 +284,8 @@ def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     # the root halves the relative error of the sum
     size, bound = abs(norm - expected) / expected if expected else math.inf, call.elements * 2.0**-25
     if size <= bound:
-        sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause that (up to "
-        sentence += f"{bound:.1e}), and no other known cause fits"
+        sentence = f"the norm is off by {size:.1e}. Adding {call.elements} squares in float32 can cause an "
+        sentence += f"error of up to {bound:.1e}, and no other known cause fits"
         yield Hypothesis("float32", sentence, [norm] * len(call.before), tolerance=IN_FLOAT32)
 
 

@@ -67,7 +67,7 @@ MISTAKES = {
     "float32": (GLOBAL, Mistake(float32=True), "float32", "the squares are added up in float32, one after the other"),
     "bfloat16": (GLOBAL, Mistake(rounded_to="bfloat16"), "16 bits", "the norm is rounded to bfloat16"),
     "float16, and no norm": (NO_NORM, Mistake(rounded_to="float16"), "16 bits", "the norm is rounded to float16"),
-    "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as when the coefficient multiplies everything twice"),
+    "twice": (GLOBAL, Mistake(times=2), "clipped twice", "as when the coefficient is applied twice"),
     "not clipped": (NO_NORM, Mistake(times=0), "not clipped", "nothing is clipped"),
     "threshold": (GLOBAL, Mistake(threshold=2.0), "another threshold", "as with a threshold of 0.2 instead of 0.1"),
     "threshold of each": (
@@ -140,7 +140,7 @@ def test_an_eps_that_looks_like_a_second_clip_is_named_beside_it() -> None:
     clip_case = named_case("clip_grad_norm_", [dense([3e-3, 4e-3])], max_norm=2.5e-3)
     coef = np.float32(2.5e-3 / (5e-3 + 2e-6))
     gradients_out = [dense((each.values().astype(np.float32) * coef).tolist()) for each in clip_case.gradients]
-    sentence = "as when everything is clipped twice, or with eps of about 2e-06"
+    sentence = "as when all gradients are clipped twice, or with eps of about 2e-06"
     assert diagnose_outcome(clip_case, CallOutcome(exact_outcome(clip_case).norm, gradients_out)) == (
         "clipped twice",
         sentence,

@@ -249,7 +249,7 @@ OUTCOMES = {
         change_outcome(GLOBAL, lambda t: t.__setitem__(1, oracle.scaled(t[1], COEFFICIENT))),
         GLOBAL,
         "clipped twice",
-        "as when the coefficient multiplies 'encoder.weight' twice",
+        "as when the coefficient is applied twice to 'encoder.weight'",
     ),
     "the square of the norm": (
         CallOutcome(dense(25.0)),
@@ -267,7 +267,7 @@ OUTCOMES = {
         CallOutcome(dense(100.001)),
         named_case("global_norm", [dense(np.ones(10000))]),
         "float32",
-        "the norm is off by 1.0e-05. Adding 10000 squares in float32 can cause that (up to 3.0e-04), and no other",
+        "the norm is off by 1.0e-05. Adding 10000 squares in float32 can cause an error of up to 3.0e-04, and",
     ),
     "the greatest of all": (
         CallOutcome(dense(2.0)),

@@ -116,7 +116,7 @@ return n"""),
     ),
     "clipped twice": (
         clip_function("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
-        "as when everything is clipped twice",
+        "as when all gradients are clipped twice",
     ),
     "not clipped": (clip_function("return uc.get_total_norm(grads)"), "nothing is clipped"),
     "another threshold": (

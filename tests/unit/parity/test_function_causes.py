@@ -331,7 +331,7 @@ def test_a_coefficient_that_multiplies_twice_in_one_case_alone_has_no_cause() ->
     diagnoses = diagnose_function(clip)
     assert set(diagnoses) == {f"three at {threshold}" for threshold in THRESHOLDS[:2]}
     assert {each.cause for each in diagnoses.values()} == {None}
-    assert all("the coefficient multiplies everything twice, but" in each.contradiction for each in diagnoses.values())
+    assert all("the coefficient is applied twice, but" in each.contradiction for each in diagnoses.values())
 
 
 def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() -> None:

@@ -338,7 +338,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "the coefficient twice": (
         clip_by(lambda n, c: clip_arrays(n, c) ** 2),
-        {("clipped twice", "as when the coefficient multiplies everything twice")},
+        {("clipped twice", "as when the coefficient is applied twice")},
     ),
     "the last gradient left out": (
         clip_by_norm(lambda grads: total(grads[:-1])),

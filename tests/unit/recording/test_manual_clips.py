@@ -27,7 +27,7 @@ MANUAL_CLIPS = {
     "clipped twice": (
         clip_line(1),
         manual_clip(clip_line(1), 1 / 13**2),
-        "as when the coefficient multiplies everything twice",
+        "as when the coefficient is applied twice",
     ),
     "not clipped": (clip_line(1), manual_clip(clip_line(1), 1.0), "as when nothing is clipped"),
     "another threshold": (

@@ -51,7 +51,7 @@ NEED_CLIP = (
     "does not show their names. Remove need_clip, or ignore this setting with a reason in check.ignore."
 ).format(config="The clip configuration")
 LAYERWISE = (
-    "This optimizer updates each parameter during the backward pass, so that no norm of all gradients exists "
+    "This optimizer updates each parameter during the backward pass. So there is no norm of all gradients, "
     "and max_grad_norm has no effect. Choose another optim, or ignore this setting with a reason in check.ignore."
 )
 NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'

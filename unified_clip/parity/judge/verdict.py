@@ -42,8 +42,8 @@ VERDICTS: Mapping[str, str] = {
     "close": "a rounding error that docs/contract.md allows. For a framework's function: a rounding error",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference that is in the suite's list of known differences",
-    "different": "an unexpected difference. For a framework's function: the list of known differences does not "
-    "have the difference, or has another size for the difference",
+    "different": "an unexpected difference. For a framework's function: a difference that is not in the list of "
+    "known differences, or is larger than listed",
     "crashed": "the framework's process ended without a result",
     "timed out": "the framework's process gave no result in time",
     "out of memory": "the framework's process had too little memory",

@@ -212,8 +212,8 @@ def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[t
     """Yield (title, description, plot) for each plot that has numbers."""
     if plot := plots.plot_ulps(report):
         words = (
-            "Number of results by distance from the exact result. The distance is that of the first stage that "
-            "differs: norm, coefficient, gradients or parameters. Bars are log-scaled."
+            "Number of results by distance from the exact result, at the first stage that differs: norm, "
+            "coefficient, gradients or parameters. Bars are log-scaled."
         )
         yield "Distances from the exact results", words, plot
     if plot := plots.plot_norms(report):

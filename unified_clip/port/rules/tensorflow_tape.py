@@ -43,8 +43,8 @@ IN_PLACE = (
     "reads gradients after the step."
 )
 OFF_WHEN_RUN = (
-    "Keras 3 does not clip with a threshold of 0 or None. With 0, the new code sets all gradients to 0, and with None, "
-    "it raises an error: check that the threshold is neither."
+    "Keras 3 does not clip with a threshold of 0 or None. With 0, the new code sets all gradients to 0. With None, "
+    "it raises an error. Check that the threshold is not 0 or None."
 )
 
 

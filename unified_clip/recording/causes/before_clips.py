@@ -215,7 +215,7 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         f"at step {pair.a.step}, the weights of the clipped parameters agree, and the gradients differ before the clip"
     )
     if missing:
-        advice = f"The weights of {missing}, and whether gradients are cleared, were not compared"
+        advice = f"Two things were not compared: the weights of {missing}, and the clearing of gradients"
         to_compare = "Compare these weights, the clearing of gradients, the data, the forward pass and the loss"
         return Cause("other gradients", f"{place}. {advice}. {to_compare}")
     if not is_clearing_known(point.a, point.b, pair.a.step):
@@ -262,7 +262,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     if _clips_agree(before[-1]) and all(_agree(a, b) for a, b in gradients):
         sentence = f"{place}. At step {step}, the gradients of these weights and the clip coefficients agree"
         return Cause("another optimizer", f"{sentence}: compare the optimizers of these parameters and their settings")
-    advice = f"The clip of these weights at step {step} differs, too: look for the cause there first"
+    advice = f"The clip of these weights at step {step} differs, too: look for the cause in this clip first"
     return Cause("other gradients", f"{place}. {advice}")
 
 

@@ -120,11 +120,11 @@ class InitialWeights:
         for side, other in (("new", "old"), ("old", "new")):
             names = self._different(side, other)
             if names and "reshaped" not in orders.values():
-                verb = "are" if len(names) > 1 else "is"
+                verb = "differ" if len(names) > 1 else "differs"
                 return Cause(
                     "other initial weights",
-                    f"after step 1, {names_text(names)} of the {side} step {verb} farther from --weights than the "
-                    f"updates of all other parameters explain. Check that the {side} step loads the weights under "
+                    f"after step 1, {names_text(names)} of the {side} step {verb} from --weights by more than "
+                    f"one update explains. Check that the {side} step loads the weights under "
                     "their names, and does not change them before the first step",
                 )
         return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)

@@ -180,9 +180,9 @@ def _amplified_rounding(
     most = row.parameters.update[0]
     return Cause(
         "rounding",
-        f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP, as the rounding of its "
-        "gradients explains. Adam and similar optimizers divide each gradient by its own size, so the rounding of a "
-        "tiny gradient changes its whole update. --max-ulp counts ULP of the update",
+        f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP. The rounding of its "
+        "gradients explains this difference. Adam and similar optimizers divide each gradient by its own size, so the "
+        "rounding of a tiny gradient changes its whole update. --max-ulp counts ULP of the update",
     )
 
 
@@ -277,7 +277,7 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
         "clipping after the step",
         f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before "
         f"optimizer step {late[0]}, so this optimizer step uses unclipped gradients"
-        f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips first",
+        f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips before this optimizer step",
     )
 
 
