@@ -32,12 +32,16 @@ WRITTEN = re.compile(
 )
 """Matches a key of YAML or JSON with a number or a variable, for example in a heredoc or after echo."""
 
+MAY_BE_CLIP = re.compile(r"(?i)clip|grad|max[\W_]*norm")
+"""Matches every name of a clip. Most lines have no match, so they are skipped quickly."""
+
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
 """Matches the name of a variable that `for`, `read` or an assignment sets. Options such as `--clip=` do not match."""
 
+OPTION = re.compile(r"--([\w-]+)")
 REPEATED = re.compile(
     r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
 )
@@ -113,6 +117,8 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
     read: The options that a trainer's format reads.
     lines: The line numbers at which a trainer's format reads the overrides. Overrides in these lines are skipped.
     """
+    if not (MAY_BE_CLIP.search(text) or COMMAND.search(text)):
+        return []
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
     own = [each for each in own if each.name not in read and is_clip(each)]
     uses, defaults, left = [], [], own
@@ -145,7 +151,7 @@ def _commands(text: str) -> Iterator[TrainerCommand]:
 def _edited(path: Path, text: str) -> Iterator[ClipUse]:
     """Yield a clip of unknown effect for each line that edits a clip setting in another file, as `sed -i` does."""
     for line, code in enumerate(text.splitlines(), 1):
-        if match := IN_PLACE.search(COMMENT.sub("", code)):
+        if MAY_BE_CLIP.search(code) and (match := IN_PLACE.search(COMMENT.sub("", code))):
             names = [
                 name
                 for name in re.findall(r"[A-Za-z_]\w*", code)
@@ -179,6 +185,8 @@ def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 def is_clip(setting: CommandLineSetting) -> bool:
     value = setting.value
+    if not MAY_BE_CLIP.search(setting.name):
+        return False
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
     return bool(placement.clip_keys(_document(setting, value)))
@@ -208,9 +216,12 @@ def settings(text: str) -> Iterator[CommandLineSetting]:
         match = VARIABLE.fullmatch(word) if isinstance(word, str) else None
         return option_value(constants.get(match[1] or match[2], word)) if match else word
 
-    options = script_options(REPEATED.sub("--x", text))
+    names = OPTION.findall(text)
+    options = script_options(REPEATED.sub("--x", text) if len(set(names)) < len(names) else text)
     entries = [CommandLineSetting(line, name, value_of(value), False) for line, name, value in options]
     for line, code in enumerate(text.splitlines(), 1):
+        if not MAY_BE_CLIP.search(code):
+            continue
         assignment = ASSIGNED.match(code)
         for match in OVERRIDE.finditer(COMMENT.sub("", code)):
             if match[1] not in variables:

@@ -264,7 +264,7 @@ class Judge:
         return f"{row.of}: this clip {this}, as {self._file.name} does, but {elements}"
 
     def _comparison(self, config: ClipConfig) -> compare.ConfigComparison:
-        key = config.dumps("json")
+        key = repr({**config.data(), "provenance": None})
         if key not in self._comparisons:
             self._comparisons[key] = compare.compare(config, self.config, ("this clip", self._file.name))
         return self._comparisons[key]

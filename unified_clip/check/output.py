@@ -8,13 +8,13 @@ import json
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from .._display import annotation, safe
+from .._display import annotation, counted, safe
 from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
@@ -22,6 +22,7 @@ ERRORS = ("drift", "missing")
 """The kinds of findings that are errors in SARIF, on GitHub and on GitLab. All other kinds are warnings."""
 
 MAX_LINES = 20
+MAX_PLACES = 5
 
 CODE = ("edit",)
 """The fields of the report that contain code. Line breaks in code are kept."""
@@ -32,7 +33,7 @@ def _escaped(report: CheckReport) -> CheckReport:
 
 
 def as_text(report: CheckReport, *, printed: bool = False) -> str:
-    """Return a report as text. Each ignored finding has one line.
+    """Return a report as text. Equal findings are printed once, with their places. Each ignored finding has one line.
 
     printed: Whether the text is for standard output. On a terminal, the text has colours.
     """
@@ -43,10 +44,10 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
     is_terminal = printed and sys.stdout is not None and sys.stdout.isatty()
     console = Console(file=file, highlight=False, force_terminal=is_terminal, no_color=None if is_terminal else True)
     report = _escaped(report)
-    for finding in report.findings:
+    for finding, *equal in _grouped(report.findings):
         title = Text.assemble((finding.place, "bold"), " ", (finding.kind, STYLES[finding.kind]), f" {finding.clip}")
         console.print(title, soft_wrap=True)
-        for name, text in _fields(finding):
+        for name, text in [*_fields(finding), *_also_at(equal)]:
             lines = f"{name}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{name}: {text}"
             console.print(Text(textwrap.indent(lines, "  ")), soft_wrap=True)
     for line in [*_clip_lines(report), *_ignored_lines(report)]:
@@ -55,6 +56,24 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     console.print(Text(report.headline, "bold"), soft_wrap=True)
     return file.getvalue()
+
+
+def _grouped(findings: Sequence[Finding]) -> Iterable[list[Finding]]:
+    """Return the findings in groups that differ only in their places."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.kind, finding.clip, *_fields(finding)), []).append(finding)
+    return groups.values()
+
+
+def _also_at(equal: Sequence[Finding]) -> list[tuple[str, str]]:
+    """Return a field with the places of equal findings. Only the first MAX_PLACES places are named."""
+    places = [finding.place for finding in equal]
+    more = len(places) - MAX_PLACES
+    if more > 1:
+        files = counted(len({finding.path for finding in equal[MAX_PLACES:]}), "file")
+        places[MAX_PLACES:] = [f"and {more} more places in {files}. To list all places, add --format json"]
+    return [("also at", ", ".join(places))] if places else []
 
 
 def _clip_lines(report: CheckReport) -> list[str]:

@@ -206,6 +206,18 @@ def settings() -> tuple[TrainerSetting, ...]:
 
 
 @functools.cache
+@functools.cache
+def trainer_packages() -> frozenset[str]:
+    """Return the packages whose classes and functions make trainers clip."""
+    names = (name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories))
+    return frozenset(name.partition(".")[0] for name in names)
+
+
+@functools.cache
+def trainer_keywords() -> frozenset[str]:
+    return frozenset(setting.keyword for setting in settings())
+
+
 def setting_of(full_name: str) -> TrainerSetting | None:
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 

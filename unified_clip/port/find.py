@@ -55,7 +55,7 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
         yield from trainer_arguments.clips_in_call(module, imports, node)
     elif isinstance(node, cst.BinaryOperation):
         yield from clip_coefficients.clip_coefficients(module, node)
-    elif isinstance(node, cst.ClassDef):
+    elif isinstance(node, cst.ClassDef) and imports.has_trainers:
         yield from trainer_arguments.clips_in_bases(module, node)
     elif (entry := entry_of(module, node)) is not None:
         yield from _assigned_limit(imports, entry)

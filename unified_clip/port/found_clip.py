@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import libcst as cst
 
-from .catalog import CLIP_NAME, NO_FUNCTION, ClipFunction, TrainerSetting, last_names
+from .catalog import CLIP_NAME, NO_FUNCTION, ClipFunction, TrainerSetting, last_names, trainer_packages
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
@@ -153,3 +153,4 @@ class Imports:
                     }
 
         self.has_keras = bool(self.packages & KERAS_PACKAGES)
+        self.has_trainers = bool(self.packages & trainer_packages())

@@ -18,7 +18,9 @@ from .source.renames import is_name_taken
 from .to_config import UnsureError, meaning
 
 
-def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
+def port(
+    path: Path, content: bytes, target: Target = "torch", native: bool = False, *, edit: bool = True
+) -> PortedFile:
     """Port the clips of one file.
 
     Return the new content of the file, and a result for each clip. Calls of functions such as torch.clamp are left out
@@ -30,6 +32,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
         target: "torch", or "drop-in" to keep the framework.
         native: If True, the new code calls PyTorch's functions. If False, the new code calls unified_clip's functions.
             True requires the target "torch".
+        edit: Whether to compute the new content. False takes less time, and keeps the old content.
     """
     if not clip_pattern().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
@@ -42,8 +45,11 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
     # Calls that clamp something other than gradients are not reported.
     reported = (clip for clip in clips if not (clip.function.quiet and file.sites[clip].verdict == "left"))
     sites = [_completed(file, clip) for clip in reported]
+    sites.sort(key=lambda site: (site.line, site.column))
+    if not edit:
+        return PortedFile(path, content, content, sites)
     file.renames.apply()
-    return PortedFile(path, content, file.edits.to_bytes(), sorted(sites, key=lambda site: (site.line, site.column)))
+    return PortedFile(path, content, file.edits.to_bytes(), sites)
 
 
 def _set_meanings(file: FileRewrite) -> None:

@@ -68,6 +68,7 @@ def port_all(
     native: bool = False,
     advance: Advance = lambda count: None,
     read: Read = Path.read_bytes,
+    edit: bool = True,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, and return (ported files, unreadable files).
 
@@ -76,11 +77,14 @@ def port_all(
     advance: A function that is called with the number of files that were finished since the last call.
     read: A function that returns the Python source of a file. The function must be defined at the top level of a
         module, because other processes import the function.
+    edit: Whether to compute the new content of the files.
     """
     results = {path: _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
-    with closing(_results(partial(_port_one, target=target, native=native, read=read), candidates)) as ported:
+    with closing(
+        _results(partial(_port_one, target=target, native=native, read=read, edit=edit), candidates)
+    ) as ported:
         for path, result in zip(candidates, ported, strict=True):
             results[path] = result
             advance(1)
@@ -169,9 +173,9 @@ def _result(future: Future[Result] | None) -> Result | None:
         return None
 
 
-def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
+def _port_one(path: Path, target: Target, native: bool, read: Read, edit: bool) -> Result:
     try:
-        ported = port(path, read(path), target, native)
+        ported = port(path, read(path), target, native, edit=edit)
         return ported if ported.sites else PortedFile(path, b"", b"")
     except UnreadableSourceError as error:
         return UnreadableFile(path, str(error))

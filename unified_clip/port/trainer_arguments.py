@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings
+from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings, trainer_keywords
 from .found_clip import FoundClip, Imports, SettingEntry, entry_of
 from .ported_clip import SET_OUTSIDE
 from .source.module import SELF, Module
@@ -20,9 +20,10 @@ def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[
     """
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
-    name = module.full_name(call.func)
-    known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _from_factory(module, imports, call, name)
     passed = keywords_of(call)
+    may_clip = imports.has_trainers or passed.keys() & trainer_keywords()
+    name = module.full_name(call.func) if may_clip else ""  # the first full name of a file takes most of the time
+    known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _from_factory(module, imports, call, name)
     for keyword, argument in passed.items():
         is_known = known is not None and known.keyword == keyword
         setting = known if is_known else _setting(imports, keyword, argument.value)

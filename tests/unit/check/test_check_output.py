@@ -45,6 +45,21 @@ def test_the_status_is_0_if_all_clips_are_the_same_and_1_if_not(run: Any) -> Non
     assert out.splitlines()[:2] == ["ds.json:1:1 drift DeepSpeed: gradient_clipping", "  threshold: 0.5; wanted: 1"]
 
 
+def test_equal_findings_are_printed_once_with_their_places(run: Any) -> None:
+    files = {f"{name}_json": DEEPSPEED % "0.5" for name in "abcdefg"} | {"other_json": DEEPSPEED % "0.25"}
+    _, out, _ = run("clip.toml", ".", **files)
+    titles = [line for line in out.splitlines() if " drift " in line]
+    assert [title.split(":")[0] for title in titles] == ["a.json", "other.json"]
+    places = ", ".join(f"{name}.json:1:1" for name in "bcdefg")
+    assert f"  also at: {places}\n" in out
+    files |= {f"z{number}_json": DEEPSPEED % "0.5" for number in range(3)}
+    _, out, _ = run("clip.toml", ".", **files)
+    places = ", ".join(f"{name}.json:1:1" for name in "bcdef")
+    assert f"  also at: {places}, and 4 more places in 4 files. To list all places, add --format json\n" in out
+    _, out, _ = run("clip.toml", ".", "--format", "json")
+    assert len(json.loads(out)["findings"]) == 11
+
+
 def test_steps_whose_norm_is_not_finite_are_a_note_for_all_files_of_a_kind(check: Check) -> None:
     bf16 = DEEPSPEED.replace("{", '{"bf16": {"enabled": true}, ', 1)
     files = {f"{name}.json": bf16 % "1.0" for name in "ab"} | {"c.json": bf16 % "0.5"}

@@ -87,7 +87,7 @@ def read(
     configurations: The files that were read as configurations of trainers.
     precisions: For each Python file, the mixed precision in each Accelerate file near the Python file.
     """
-    ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
+    ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source, edit=False)
     uses: list[ClipUse | None] = []
     own_uses = {path: unified_clip_calls.uses(path) for path in paths}
     for file in ported:

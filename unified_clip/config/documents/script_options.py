@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 COMMENT = re.compile(r"(^|\s)#.*")
@@ -11,7 +12,8 @@ OPTION = re.compile(r"(?:--|-(?=\w*_))([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
 
-def script_options(text: str) -> list[tuple[int, str, Any]]:
+@lru_cache(maxsize=4)  # several formats read the same script
+def script_options(text: str) -> Sequence[tuple[int, str, Any]]:
     """Return (line, name, value) of each `--option` of a script. The value is None if no word follows the option."""
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 import libcst as cst
 from libcst import metadata
 from libcst.metadata import Scope
+from libcst.metadata.expression_context_provider import ExpressionContextVisitor
+from libcst.metadata.scope_provider import ScopeVisitor
 
 from .parse_guard import TOO_DEEP, UnreadableSourceError, syntax_problem
 
@@ -28,16 +30,36 @@ PUNCTUATION = frozenset(
 )
 
 
+class _VisitorOfChildren(cst.CSTVisitor):
+    """Visits the children of a node without copies of the nodes, which LibCST makes: six times as fast."""
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if super().on_visit(node):
+            for child in _children(node):
+                child.visit(self)
+        return False
+
+
+class _ScopeVisitor(_VisitorOfChildren, ScopeVisitor):
+    pass
+
+
+class _ContextVisitor(_VisitorOfChildren, ExpressionContextVisitor):
+    pass
+
+
 class _MetadataWrapper(metadata.MetadataWrapper):
     def visit_batched(self, visitors: Iterable[Any], before_visit: Any = None, after_leave: Any = None) -> cst.CSTNode:
-        """Call only `visit_Module` of each provider, which visits all nodes.
-
-        LibCST's method would visit all nodes a second time.
-        """
+        """Visit the module once for each provider: `ScopeProvider`, or `ExpressionContextProvider`."""
         with ExitStack() as stack:
-            for visitor in visitors:
-                stack.enter_context(visitor.resolve(self))
-                visitor.visit_Module(self.module)
+            for provider in visitors:
+                stack.enter_context(provider.resolve(self))
+                if isinstance(provider, metadata.ScopeProvider):
+                    visitor = _ScopeVisitor(provider)
+                    self.module.visit(visitor)
+                    visitor.infer_accesses()
+                else:
+                    self.module.visit(_ContextVisitor(provider, metadata.ExpressionContext.LOAD))
         return self.module
 
 

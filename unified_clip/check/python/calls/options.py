@@ -88,9 +88,11 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
     """Yield a clip for each abbreviated option, such as `--max-grad` for `--max-grad-norm`."""
     for path in scripts:
         for setting in command_lines.settings(path.read_text("utf-8", "replace")):
+            name = setting.name.replace("-", "_")
+            if setting.is_override or not any(each.option.startswith(name) for each in readers) or is_clip(setting):
+                continue
             use = command_lines.use(path, setting)
-            is_known = setting.is_override or is_clip(setting)
-            if not is_known and any(_abbreviates(setting.name, reader, use) for reader in readers):
+            if any(_abbreviates(setting.name, reader, use) for reader in readers):
                 yield use
 
 
