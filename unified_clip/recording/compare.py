@@ -19,9 +19,8 @@ from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, StepDif
 from .lines import NO_CALLS
 from .optimizers.clips_of_step import is_empty
 from .optimizers.skipped_steps import align_skipped, have_same_rates
-from .optimizers.step_alignment import align_optimizers, join_steps
+from .optimizers.step_alignment import align_optimizers, join_steps, number_calls
 from .optimizers.step_differences import step_differences
-from .optimizers.step_numbers import number_calls
 from .pairs.calls import CallPair, MissingCalls, align_calls, pair_calls
 from .pairs.loops import merge_loops
 from .pairs.parameters import Names, names_from_a_to_b
