@@ -11,7 +11,8 @@ import pytest
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 
 from unified_clip import cli
-from unified_clip.check import model
+from unified_clip.check import model, output
+from unified_clip.check.cli import FORMATS
 from unified_clip.check.model import CheckReport
 
 DATA = Path(__file__).parents[2] / "data" / "check"
@@ -88,6 +89,10 @@ def test_a_success_has_a_line_for_each_clip_or_for_each_kind_if_there_are_many(r
             "21 clips: 20 as in clip.toml, 1 ignored.",
         ],
     )
+
+
+def test_every_format_of_the_command_has_a_writer() -> None:
+    assert tuple(output.WRITERS) == FORMATS
 
 
 def test_the_json_has_every_clip_with_its_result(run: Any) -> None:

@@ -43,6 +43,27 @@ def test_the_line_of_a_merged_yaml_key_is_that_of_its_anchor() -> None:
     assert document.line(("other", "lr")) == 5
 
 
+@pytest.mark.parametrize(
+    ("merged", "clip", "line"),
+    [
+        ("  <<:\n    - {clip: 1}\n    - {clip: 2}\n", 1, 3),
+        ("  <<: {clip: 1}\n  <<: {clip: 2}\n", 2, 3),
+        ("  <<: [{<<: [{clip: 1}, {clip: 2}]},\n   {clip: 3}]\n", 1, 2),
+    ],
+    ids=["list", "two merges", "nested"],
+)
+def test_of_several_merged_yaml_tables_the_first_in_a_list_sets_a_key(merged: str, clip: int, line: int) -> None:
+    document = documents.parse(f"other:\n{merged}", "yaml", "a.yaml")
+    assert document.get("other", "clip") == clip
+    assert document.line(("other", "clip")) == line
+
+
+@pytest.mark.parametrize("value", ["3", "[3]", "null"])
+def test_a_yaml_merge_of_a_value_that_is_not_a_table_is_an_error(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"a\.yaml, line 2: << merges a value that is not a table\. Name a table"):
+        documents.parse(f"other:\n  <<: {value}\n", "yaml", "a.yaml")
+
+
 @pytest.mark.parametrize("kind", ["yaml", "json"])
 def test_duplicate_keys_are_reported_with_their_line_and_the_last_one_counts(kind: str) -> None:
     text = '{"a": {"b": 1},\n"c": [{"d": 2, "e": 3,\n"d": 4}],\n"a": {"b": 5}}'

@@ -51,6 +51,19 @@ class _Yaml(yaml.SafeLoader):
                 names.add(name)
         return super().construct_mapping(node, deep)
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge the tables of `<<`. In a list of tables, the first table with a key sets the key, as YAML defines it.
+
+        PyYAML 6.0.4 takes the key from the last table.
+        """
+        merged: list[tuple[yaml.Node, yaml.Node]] = []
+        for key, value in node.value:
+            if key.tag == MERGE:
+                for table in reversed(_tables(value)):
+                    self.flatten_mapping(table)
+                    merged += table.value
+        node.value = merged + [entry for entry in node.value if entry[0].tag != MERGE]
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             # deep: otherwise PyYAML fills tables later, outside this `try`
@@ -64,6 +77,15 @@ class _Yaml(yaml.SafeLoader):
         if len(digits) > MAX_DIGITS:
             raise _marked(f"{TOO_LONG.format(len(digits))} Then remove a tag such as !!int, too.", node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
+
+
+def _tables(merged: yaml.Node) -> list[yaml.MappingNode]:
+    """Return the tables that the value of `<<` merges, or raise ParseError if the value has no tables."""
+    nodes = merged.value if isinstance(merged, yaml.SequenceNode) else [merged]
+    tables = [node for node in nodes if isinstance(node, yaml.MappingNode)]
+    if len(tables) < len(nodes):
+        raise _marked("<< merges a value that is not a table. Name a table, as in <<: *defaults.", merged)
+    return tables
 
 
 def _marked(problem: str, node: yaml.Node) -> ParseError:
@@ -217,6 +239,6 @@ def _entry(node: yaml.Node, key: Key, visited: set[int]) -> tuple[yaml.Node, yam
     own: list[tuple[yaml.Node, yaml.Node]] = [entry for entry in node.value if entry[0].value == key]
     if own:
         return own[-1]
-    merged = [value for name, value in node.value if name.tag == MERGE]
-    tables = [table for value in merged for table in (value.value if value.id == "sequence" else [value])]
+    merged = [value for name, value in reversed(node.value) if name.tag == MERGE]
+    tables = [table for value in merged for table in _tables(value)]
     return next((entry for table in tables if (entry := _entry(table, key, visited))), None)

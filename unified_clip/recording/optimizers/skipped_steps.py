@@ -14,7 +14,7 @@ from ..pairs.calls import calls_by_step
 from ..recorded_run import OptimizerStep, RecordedCall, RecordedRun
 from .clips_after_step import is_late
 from .clips_of_step import have_equal_shapes, with_calls
-from .learning_rates import rounding_of_rates
+from .rate_schedules import rounding_of_rates
 from .settings import same_setting
 
 Skips = dict[int, int]

@@ -9,7 +9,7 @@ from ..recorded_run import RecordedRun
 from .backward_passes import compare_accumulation, compare_clearing
 from .clips_after_step import late_clips
 from .clips_of_step import compare_clips
-from .learning_rates import pace_text, rate_shift, rounding_of_rates
+from .rate_schedules import pace_text, rate_shift, rounding_of_rates
 from .settings import compare_changed_rates, compare_settings
 
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")

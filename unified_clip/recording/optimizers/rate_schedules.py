@@ -1,4 +1,4 @@
-"""Compare the learning rates of two runs: rounding errors, and schedules that are ahead or faster."""
+"""Compare the schedules of the learning rates of two runs: schedules that are ahead or faster, and rounding errors."""
 
 from __future__ import annotations
 
