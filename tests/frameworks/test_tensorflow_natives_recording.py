@@ -98,6 +98,47 @@ def test_names_name_a_list_of_gradients(tmp_path: Path) -> None:
     }
 
 
+ROWS = [1, 3, 1]
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_dense_gradients_of_rows_keep_their_names(tmp_path: Path, in_graph: bool) -> None:
+    table, weight = tf.Variable(tf.ones((4, 2)), name="table"), tf.Variable(tf.ones((2, 1)), name="weight")
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, ROWS) @ weight)
+        gradients = tape.gradient(loss, [table, weight])
+        tf.clip_by_global_norm([tf.convert_to_tensor(each) for each in gradients], 1.0)
+
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        (tf.function(step) if in_graph else step)()
+    (line,) = lines(tmp_path / "run.jsonl")
+    assert {name: each["weight"] for name, each in line["parameters"].items()} == {
+        "table": pytest.approx(math.sqrt(8)),
+        "weight": pytest.approx(math.sqrt(2)),
+    }
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_an_optimizer_of_tensorflow_1_names_its_gradients(tmp_path: Path, use_resource: bool) -> None:
+    v1, ones = tf.compat.v1, tf.compat.v1.ones_initializer()
+    with tf.Graph().as_default(), unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        table = v1.get_variable("table", (4, 2), initializer=ones, use_resource=use_resource)
+        weight = v1.get_variable("weight", (2, 1), initializer=ones, use_resource=use_resource)
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        pairs = optimizer.compute_gradients(tf.reduce_sum(tf.gather(table, ROWS) @ weight))
+        clipped, _ = tf.clip_by_global_norm([tf.convert_to_tensor(gradient) for gradient, _ in pairs], 1.0)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(clipped)
+    line = next(line for line in lines(tmp_path / "run.jsonl") if "parameters" in line)
+    assert {name: each["weight"] for name, each in line["parameters"].items()} == {
+        "table": pytest.approx(math.sqrt(8)),
+        "weight": pytest.approx(math.sqrt(2)),
+    }
+
+
 @pytest.mark.parametrize(
     ("setting", "rule", "threshold"),
     [("clipnorm", "each", 0.5), ("global_clipnorm", "global", 0.5), ("clipvalue", "value", [-0.5, 0.5])],
@@ -367,6 +408,7 @@ def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
         (partial(keras.optimizers.Adam, amsgrad=True), {"amsgrad": True}),
         (partial(keras.optimizers.RMSprop, rho=0.75, centered=True), {"alpha": 0.75, "centered": True}),
         (partial(tf.compat.v1.train.RMSPropOptimizer, decay=0.75, centered=True), {"alpha": 0.75, "centered": True}),
+        (partial(tf.compat.v1.train.AdadeltaOptimizer, rho=0.75), {"alpha": 0.75}),
     ],
 )
 def test_settings_of_the_second_moment_are_recorded(tmp_path: Path, optimizer: Any, expected: dict[str, Any]) -> None:

@@ -393,6 +393,17 @@ def test_losses_without_a_value_do_not_end_the_training(tmp_path: Path) -> None:
             model(torch.ones(3, 2, device="meta")).sum().backward()
 
 
+def test_rho_of_adadelta_is_recorded_as_alpha(tmp_path: Path) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        optimizer = torch.optim.Adadelta([parameter], rho=0.75)
+        parameter.sum().backward()
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_([parameter], 1.0)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.settings["alpha"] == 0.75
+
+
 @pytest.mark.parametrize(
     ("kind", "is_decoupled", "name"), [("Adam", False, "Adam"), ("Adam", True, "AdamW"), ("AdamW", True, "AdamW")]
 )

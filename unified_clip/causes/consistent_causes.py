@@ -18,6 +18,7 @@ from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
 from .cause import Cause
+from .eps import OR_WITH_EPS
 from .observation import Hypothesis, Observation, common_cause
 from .sums import NARROW
 from .wrong_settings import lists_of, or_simple_threshold, wrong_settings
@@ -232,7 +233,7 @@ def _has_repeated(call: Observation) -> bool:
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
-    return common_cause([each for each in best if each.sentence != hypotheses.INVERTED] or best)
+    return common_cause([each for each in best if not each.is_rare] or best)
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
@@ -255,10 +256,10 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
         each.sentence == hypothesis.sentence for each in source.possible
     ):
         return _scaled_as_much(hypothesis, source, target)
-    by_kind = hypothesis.kind in BY_KIND
+    by_kind = hypothesis.kind in BY_KIND and (hypothesis.kind != "clipped twice" or bool(hypothesis.about))
 
     def key(each: Hypothesis) -> tuple[str, str, bool]:
-        return each.kind, "" if by_kind else each.sentence, bool(each.about)
+        return each.kind, "" if by_kind else each.sentence.partition(OR_WITH_EPS)[0], bool(each.about)
 
     return [each for each in target.possible if key(each) == key(hypothesis)]
 

@@ -16,6 +16,8 @@ LARGEST_EPS = 1e-2
 
 LARGEST_EPS_OF_CALLS = 1.0
 
+OR_WITH_EPS = ", or with eps of about "
+
 FEW_NORMS = 8
 """With at least this number of distinct norms, a call distinguishes a wrong eps from rounding."""
 
@@ -87,7 +89,7 @@ def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
         return ""
     ((norm, coef),) = clipped
     eps = call.threshold / coef - norm
-    return f", or with eps of about {eps:.2g}" if 0 < eps <= LARGEST_EPS else ""
+    return f"{OR_WITH_EPS}{eps:.2g}" if 0 < eps <= LARGEST_EPS else ""
 
 
 # -- from several calls of one function

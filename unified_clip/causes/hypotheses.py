@@ -23,7 +23,7 @@ from .sums import (
     IN_FLOAT32,
     NARROW,
     added_up_in_16_bits,
-    coefficient_returned,
+    another_number_returned,
     combined_otherwise,
     rounding_noise,
 )
@@ -41,6 +41,8 @@ CLIPPED_BY: dict[By, str] = {
 SQUARED_NORM = "as with the square of the norm instead of the norm"
 
 INVERTED = "as when gradients are scaled to the threshold only if the norm is below the threshold"
+
+QUOTIENT = "as with the coefficient {}(1, norm / threshold) instead of min(1, threshold / norm)"
 
 TWICE = "as when the coefficient is applied twice"
 
@@ -71,7 +73,7 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     yield from _twice(call)
     yield from eps_in_root(call)
     yield from eps_on_coefficient(call)
-    yield from coefficient_returned(call)
+    yield from another_number_returned(call)
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
@@ -217,7 +219,10 @@ def _always_scaled(call: Observation) -> Iterator[Hypothesis]:
         if any(coef > 1 for coef in coefs):
             sentence = "as when gradients with a small norm are scaled up to the threshold"
             yield Hypothesis("scaled gradients", sentence, coefs=coefs)
-        yield Hypothesis("another condition", INVERTED, coefs=[max(coef, 1.0) for coef in coefs])
+        yield Hypothesis("another condition", INVERTED, coefs=[max(coef, 1.0) for coef in coefs], is_rare=True)
+        for choose in (min, max):
+            quotients = [choose(1 / coef, 1.0) if coef else 1.0 for coef in coefs]
+            yield Hypothesis("coefficient", QUOTIENT.format(choose.__name__), coefs=quotients, is_rare=True)
 
 
 def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:

@@ -49,6 +49,9 @@ class Hypothesis(NamedTuple):
     about: Sequence[int] = ()
     """The indices of the gradients that the cause affects. An empty sequence stands for all gradients."""
 
+    is_rare: bool = False
+    """Whether a cause that explains the same calls is more likely."""
+
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     """Combine hypotheses of one kind into one cause.
@@ -61,7 +64,8 @@ def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
     is_either = first.kind == "another eps of the clip" and first.eps and others
     if first.kind == "another norm type":
-        return Cause(first.kind, ", or ".join(dict.fromkeys(each.sentence for each in fitting)))
+        sentence = ", or ".join(dict.fromkeys(each.sentence for each in fitting))
+        return Cause(first.kind, sentence.replace(", or as ", ", or "))
     return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 

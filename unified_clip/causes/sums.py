@@ -75,8 +75,13 @@ def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
         yield Hypothesis("another norm type", f"as with {what} instead of the norm", call.norms_by(call.by, measure))
 
 
-def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
-    if call.by == "global" and call.expected_coefs:
+def another_number_returned(call: Observation) -> Iterator[Hypothesis]:
+    if call.by != "global":
+        return
+    square = nearest_float(call.total_norm**2, call.norm_dtype)
+    sentence = "as when the square of the norm is returned in place of the norm"
+    yield Hypothesis("another norm type", sentence, returned=[square])
+    if call.expected_coefs:
         sentence = "as when the coefficient is returned in place of the norm"
         coef = next((call.expected_coefs[number] for number in call.counted), math.nan)
         yield Hypothesis("coefficient", sentence, returned=[coef])

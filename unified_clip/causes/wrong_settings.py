@@ -61,7 +61,7 @@ def wrong_settings(
         return
 
     calls = _calls(this, correct, differing)
-    if (scale := calls.common(_scale)) and not scale[0] <= 1 <= scale[1]:
+    if (scale := calls.strict().common(_scale)) and not scale[0] <= 1 <= scale[1]:
         number = _simple(scale, ())
         if number is not None and any(map(_changes_unclipped, (this, *differing))):
             yield scaled_gradients(number)
@@ -73,7 +73,7 @@ def wrong_settings(
     if threshold := _threshold(this, calls, DIGITS):
         yield threshold
     elif (constant := calls.shown(_constant, this.threshold)) is not None:
-        yield Cause("another threshold", f"as with a threshold of {constant:.6g} in every case")
+        yield _same_threshold(constant)
     elif (norm := calls.shown(_clipped_norm, this.threshold)) is not None:
         sentence = f"as when gradients above the threshold are scaled to a norm of {norm:.6g}"
         yield Cause("another threshold", sentence)
@@ -85,10 +85,26 @@ def wrong_settings(
 def or_simple_threshold(
     cause: Cause, this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
 ) -> Cause:
-    """Add a wrong threshold of few digits to the sentence of a cause if this threshold explains the calls, too."""
-    is_by_norm = this.by != "per slice" and _has_correct_norm(this) and this.threshold < math.inf
-    simple = _threshold(this, _calls(this, correct, differing), FEW_DIGITS) if is_by_norm else None
-    return cause._replace(sentence=f"{cause.sentence}, or {simple.sentence.removeprefix('as ')}") if simple else cause
+    """Add a wrong threshold or norm of few digits to the sentence of a cause if it explains the calls, too."""
+    if this.by == "per slice":
+        return cause
+    if not _has_correct_norm(this):
+        simple = next(_scaled_norm(this, correct, differing, min_lists=1, digits=FEW_DIGITS), None)
+    elif this.threshold < math.inf:
+        calls = _calls(this, correct, differing)
+        constant = calls.strict().shown(_constant, this.threshold)
+        simple = _threshold(this, calls, FEW_DIGITS) or (None if constant is None else _same_threshold(constant))
+    else:
+        return cause
+    if simple is None:
+        return cause
+    is_norm_returned = simple.kind == "another threshold" and cause.kind == "another norm type"
+    first, second = (simple, cause) if is_norm_returned else (cause, simple)
+    return Cause(first.kind, f"{first.sentence}, or {second.sentence.removeprefix('as ')}")
+
+
+def _same_threshold(number: float) -> Cause:
+    return Cause("another threshold", f"as with a threshold of {number:.6g} in every case")
 
 
 class _Calls(NamedTuple):
@@ -97,6 +113,10 @@ class _Calls(NamedTuple):
 
     differing: Sequence[Observation]
     """Calls of which a setting must explain most."""
+
+    def strict(self) -> _Calls:
+        """Return the same calls. A setting must explain each call."""
+        return _Calls([*self.required, *self.differing], ())
 
     def common(self, bounds: Bounds) -> Interval | None:
         return _common(*self, partial(_numbers, bounds=bounds))
@@ -126,7 +146,11 @@ def scaled_gradients(factor: float) -> Cause:
 
 
 def _scaled_norm(
-    this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
+    this: Observation,
+    correct: Sequence[Observation],
+    differing: Sequence[Observation],
+    min_lists: int = MIN_LISTS,
+    digits: Sequence[int] = DIGITS,
 ) -> Iterator[Cause]:
     """Yield a cause if the norms of several lists of gradients are wrong by the same factor."""
     calls = [each for each in (this, *correct, *differing) if each.norm or each.expected_norm]
@@ -135,7 +159,8 @@ def _scaled_norm(
     if this.by != "global" or any(not math.isclose(factors.get(each, 0.0), factor, rel_tol=ROUNDING) for each in calls):
         return
     contradicting = [each for each in calls if not _explains_scaled_norm(each, factor)]
-    if this not in contradicting and 2 * lists_of(contradicting) < lists_of(calls) >= MIN_LISTS:
+    number = _simple((factor * (1 - ROUNDING), factor * (1 + ROUNDING)), (), digits)
+    if number and this not in contradicting and 2 * lists_of(contradicting) < lists_of(calls) >= min_lists:
         yield Cause("coefficient", f"as with a norm that is {factor:.6g} times as large")
 
 

@@ -97,6 +97,16 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
         )
         for factor in (0.5, 0.99, 1.00005, 1.01, 2)
     },
+    "norm / threshold": (
+        lambda g, c: (min(1.0, math.hypot(*norms(g)) / c), math.hypot(*norms(g))),
+        "coefficient",
+        "as with the coefficient min(1, norm / threshold) instead of min(1, threshold / norm)",
+    ),
+    "the square is returned": (
+        lambda g, c: (min(1.0, c / math.hypot(*norms(g))), sum(each**2 for each in norms(g))),
+        "another norm type",
+        "as when the square of the norm is returned in place of the norm",
+    ),
     "a norm that is twice as large": (
         lambda g, c: by_norm(2 * math.hypot(*norms(g)), c),
         "coefficient",
@@ -156,11 +166,10 @@ SQUARES = ("mean squares of the tensors", "squares")
 def test_a_threshold_is_named_beside_a_mean_that_is_not_returned() -> None:
     lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
-    means = [f"as with the root of the mean of the {squares} instead of the norm, or " for squares in SQUARES]
+    means = "".join(f", or with the root of the mean of the {squares} instead of the norm" for squares in SQUARES)
     for threshold in THRESHOLDS[:2]:
-        cause = diagnoses[f"two at {threshold}"].cause
-        assert cause
-        assert cause.sentence == f"{''.join(means)}with a threshold of {2 * threshold} instead of {threshold}"
+        sentence = f"as with a threshold of {2 * threshold} instead of {threshold}{means}"
+        assert diagnoses[f"two at {threshold}"].cause == ("another threshold", sentence)
 
 
 @pytest.mark.parametrize("factors", [(1.00018, 1.00088, 1.0007), (1.0002, 1.0002, 1.0009)])
@@ -204,6 +213,24 @@ def test_one_random_coefficient_shows_no_eps(coef: float) -> None:
     lists = {"below 1": [[0.6, 0.4], [0.3]]}
     diagnoses = diagnose_function(lambda g, c: (coef if c < 0.75 else 1.0, math.hypot(*norms(g))), lists)
     assert [each.cause and each.cause.kind for each in diagnoses.values()] == ["another threshold"]
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "kind"),
+    [(lambda n, c: c / max(c, n * n), "another norm type"), (lambda n, c: c / (1024 * n), "another threshold")],
+)
+def test_a_cause_that_explains_only_some_thresholds_is_not_named(
+    monkeypatch: pytest.MonkeyPatch, coefficient: Callable[[float, float], float], kind: str
+) -> None:
+    """With a threshold of 1, the square of the coefficient is the coefficient of the squared norm."""
+    monkeypatch.setitem(globals(), "THRESHOLDS", (0.1, 1.0, 5.0))
+    random = np.random.default_rng(3)
+    lists = {
+        f"times {scale}": [list(scale * random.standard_normal(size)) for size in (7, 20, 3)] for scale in (1, 0.1)
+    }
+    lists["two"] = [list(random.standard_normal(30)), [20.0]]
+    diagnoses = diagnose_function(lambda g, c: (coefficient(math.hypot(*norms(g)), c), math.hypot(*norms(g))), lists)
+    assert {each.cause and each.cause.kind for each in diagnoses.values()} == {kind}
 
 
 def test_the_last_gradient_is_left_out_of_each_list() -> None:

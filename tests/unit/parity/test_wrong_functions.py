@@ -402,6 +402,13 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
         {("not clipped", "as when a threshold of 0 switches clipping off")},
     ),
     "no clip": (lambda grads, limit: (grads, total(grads)), {("not clipped", NOT_CLIPPED)}),
+    "inverse coefficient": (
+        clip_by(lambda n, c: float(n / np.float64(c)) if n > c else 1.0),
+        {
+            ("coefficient", "as with the coefficient max(1, norm / threshold) instead of min(1, threshold / norm)"),
+            ("overflow", BEYOND),
+        },
+    ),
     "squared norm": (
         clip_by(lambda n, c: clip_arrays(n * n, c)),
         {("another norm type", "as with the square of the norm instead of the norm")},
@@ -417,7 +424,6 @@ UNKNOWN: dict[str, tuple[Function, set[str]]] = {
     "at least 1e-6 as the norm": (clip_by(lambda n, c: min(1.0, c / max(n, 1e-6))), set()),
     "at least 1e-2 as the coefficient": (clip_by(lambda n, c: max(clip_arrays(n, c), 1e-2)), set()),
     "at most 100 as the norm": (clip_by(lambda n, c: clip_arrays(min(n, 100.0), c)), set()),
-    "inverse coefficient": (clip_by(lambda n, c: float(n / np.float64(c)) if n > c else 1.0), {"overflow"}),
     "coefficient with 6 digits": (clip_by(lambda n, c: round(clip_arrays(n, c), 6)), set()),
     "soft": (clip_by(lambda n, c: float(1 / (1 + n / np.float64(c)))), set()),
     "root of the norm": (clip_by_norm(lambda grads: math.sqrt(total(grads))), set()),

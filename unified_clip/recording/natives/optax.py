@@ -28,6 +28,8 @@ SETTINGS = {
     "nesterov": "nesterov",
     "weight_decay": "weight_decay",
     "decay": "alpha",
+    "rho": "alpha",
+    "beta": "momentum",
     "centered": "centered",
     "eps": "eps",
     "eps_in_sqrt": "eps_in_sqrt",

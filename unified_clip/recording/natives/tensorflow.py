@@ -33,6 +33,10 @@ The keys are the ids of the tensors."""
 SOURCE = "_unified_clip_source"
 """The name of the attribute that stores the `Source` of a gradient."""
 
+ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
+"""Operations in a graph whose result is the gradient of the same variable as their first input.
+`tf.convert_to_tensor` of IndexedSlices adds the operation UnsortedSegmentSum."""
+
 
 class GradientSource(NamedTuple):
     variable: Any
@@ -112,6 +116,10 @@ def _describe_sources(sources: Any) -> list[GradientSource | None]:
     """Return each variable with its name, and None for other sources. If names are equal, their positions become
     suffixes."""
     variables = tf.nest.flatten(sources)
+    if not tf.executing_eagerly():  # TensorFlow 1's optimizers pass the tensors of the variables
+        known = tf.compat.v1.global_variables()
+        by_tensor = {id(each.handle if hasattr(each, "handle") else each._ref()): each for each in known}
+        variables = [by_tensor.get(id(each), each) for each in variables]
     names = [getattr(each, "path", None) or getattr(each, "name", "").removesuffix(":0") for each in variables]
     return [
         GradientSource(each, name if names.count(name) == 1 else f"{name}#{position}")
@@ -122,7 +130,10 @@ def _describe_sources(sources: Any) -> list[GradientSource | None]:
 
 
 def _source_of(tensor: Any) -> GradientSource | None:
-    return getattr(_values(tensor), SOURCE, None)
+    values = _values(tensor)
+    while not hasattr(values, SOURCE) and tf.is_symbolic_tensor(values) and values.op.type in ONE_GRADIENT:
+        values = values.op.inputs[0]
+    return getattr(values, SOURCE, None)
 
 
 def _mark_computed(
@@ -130,8 +141,9 @@ def _mark_computed(
 ) -> None:
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)
-    if len(marked) == len(outputs) == 1 and outputs[0].shape == marked[0].shape and _source_of(marked[0]) is not None:
-        setattr(outputs[0], SOURCE, _source_of(marked[0]))
+    source = _source_of(marked[0]) if len(marked) == len(outputs) == 1 else None
+    if source is not None and outputs[0].shape == source.variable.shape:
+        setattr(outputs[0], SOURCE, source)
 
 
 def _values(tensor: Any) -> Any:
@@ -292,7 +304,7 @@ def _is_sparse(tensor: Any) -> bool:
 
 # -- steps of TensorFlow 1's optimizers
 
-SETTINGS = {"_momentum": "momentum", "_decay": "alpha", "_centered": "centered", "_epsilon": "eps"}
+SETTINGS = {"_momentum": "momentum", "_centered": "centered", "_epsilon": "eps"}
 """Maps each attribute of TensorFlow 1's optimizers to the name of the setting in a recording."""
 
 
@@ -310,6 +322,7 @@ def _record_step(optimizer: Any) -> None:
     rate = optimizer._call_if_callable(getattr(optimizer, "_lr", None) or getattr(optimizer, "_learning_rate", None))
     betas = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
     settings = {name: getattr(optimizer, attribute, None) for attribute, name in SETTINGS.items()} | {"betas": betas}
+    settings["alpha"] = getattr(optimizer, "_decay", getattr(optimizer, "_rho", None))
     kind = f"tf.compat.v1.train.{type(optimizer).__name__.removesuffix('Optimizer')}"
     if rate is None:
         record_step(kind, settings, {})

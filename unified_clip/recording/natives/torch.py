@@ -153,6 +153,8 @@ def _record_step(optimizer: Any) -> None:
         for name in SETTINGS
         if all(name in group for group in groups)
     }
+    if all("rho" in group for group in groups):
+        settings["alpha"] = of_groups([group["rho"] for group in groups])
     kind = type(optimizer)
     is_users = not kind.__module__.startswith("torch.optim")
     module = kind.__module__ if is_users else "torch.optim"
