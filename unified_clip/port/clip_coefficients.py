@@ -22,6 +22,18 @@ BY_HAND = (
 )
 
 
+DIVISIONS = ("div", "divide", "div_no_nan", "divide_no_nan", "elementwise_div", "true_divide")
+
+
+def clip_coefficient_in_call(module: Module, call: cst.Call) -> Iterator[FoundClip]:
+    """Yield a clip for a call such as `paddle.divide(max_norm, total_norm)`."""
+    if _words(module, call.func)[-1] in DIVISIONS and len(call.args) >= 2:
+        threshold, norm = (argument.value for argument in call.args[:2])
+        name = _words(module, threshold)[-1]
+        if THRESHOLD_NAME.search(name) and _has_norm(module, norm, name):
+            yield FoundClip(call, NAME, why_not=BY_HAND)
+
+
 def clip_coefficients(module: Module, node: cst.BinaryOperation) -> Iterator[FoundClip]:
     """Yield a clip for an operation that computes a clip coefficient, but not for operations inside of it."""
     if _is_quotient(module, node):

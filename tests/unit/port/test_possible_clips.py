@@ -137,6 +137,11 @@ CLIPS = {
     ),
     "clamp in a tree": "import jax\nimport jax.numpy as jnp\ng = jax.tree.map(jnp.clip, grads)\n",
     "a coefficient": "c = max_norm / (total_norm + 1e-6)\n",
+    "a coefficient by a function": "import torch\nc = torch.div(max_norm, total_norm + 1e-6)\n",
+    "a coefficient by a function of fluid": (
+        "from paddle.fluid import layers\n"
+        "c = layers.elementwise_div(x=clip_norm, y=layers.elementwise_max(norm, clip_norm))\n"
+    ),
     "a coefficient of a total": "c = max_norm / (total + 1e-6)\n",
     "a coefficient of a list": "c = clip_norm / sum(norms) ** 0.5\n",
     "a coefficient of a number": "c = float(cfg.max_grad_norm) / float(norm)\n",
@@ -208,6 +213,9 @@ NOT_CLIPS = {
     "a signal that is normalized": "signal = normalized / self.max_norm\n",
     "an embedding that is normalized": "text_norm_clip = text_norm_clip / text_norm_clip.sum()\n",
     "a difference of a threshold and a norm": "excess = max_norm - total / norm\n",
+    "a threshold divided by a count in a function": "import torch\neach = torch.div(max_norm, total_steps)\n",
+    "a quotient of norms in a function": "import torch\nratio = torch.div(weight_norm, grad_norm)  # clip\n",
+    "a product by a function": "import torch\nlimit = torch.mul(max_norm, weight_norm)\n",
     "a threshold divided by a count": "each = max_norm / total_steps\n",
     "a norm that is at least 1": "x = x / max(1, norm)  # clip\n",
     "a quotient of a norm that is at most 1": "x = min(1, norm / upper)  # clip\n",
