@@ -62,6 +62,11 @@ COMMAND = re.compile(
 )
 CONFIGURATION = re.compile(r"^\s+\S+\.(?:json|ya?ml)\b|\s--config[=\s]")
 
+MEGATRON = re.compile(r"\b(pretrain_\w+\.py)((?:\\\n|[^\n])*)")
+SOURCED = re.compile(r"^\s*(?:source|\.)\s+\S", re.MULTILINE)
+OPTIONS = re.compile(r"(?<!\S)(--[\w-]+\s+)?[\"']?\$\{?([A-Za-z_]\w*)(?:\[@\])?\}?[\"']?(?!\S)")
+"""Matches a variable that is a whole word, with the option before the variable, if there is one."""
+
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
 
@@ -73,6 +78,10 @@ UNKNOWN_TRAINER = (
 IN_ENVIRONMENT = (
     "This variable is named like a clip setting, and the code that reads the variable is unknown. Move the value to "
     "the trainer's configuration file, or ignore this file with a reason in check.ignore."
+)
+FROM_FILE = (
+    "A sourced file sets ${variable}, which might contain --clip-grad. Write --clip-grad into this script, or ignore "
+    "the script with a reason in check.ignore."
 )
 EDITED = (
     "This command edits a setting that is named like a clip. Write the value into the edited file itself, or ignore "
@@ -136,7 +145,18 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
             defaults.append(replace(default, clip=clip, by_default=True, call=call))
     uses += [use(path, each) for each in left]
     # If the script has a clip option elsewhere, a variable can pass this option to the command.
-    return uses + ([] if left else defaults) + list(_edited(path, text))
+    return uses + ([] if left else defaults) + [*_edited(path, text), *_in_sourced_files(path, text)]
+
+
+def _in_sourced_files(path: Path, text: str) -> Iterator[ClipUse]:
+    """Yield a clip of unknown effect for each command of Megatron-LM that gets its options from a sourced file."""
+    code = "\n".join(COMMENT.sub(r"\1", line) for line in text.splitlines())
+    for match in MEGATRON.finditer(code) if SOURCED.search(code) and "--clip-grad" not in code else ():
+        names = [name for option, name in OPTIONS.findall(match[2].replace("\\\n", " ")) if not option]
+        if unset := [name for name in names if not re.search(rf"(?<![\w$]){name}\+?=", code)]:
+            line = code.count("\n", 0, match.start()) + 1
+            why = FROM_FILE.format(variable=unset[0])
+            yield ClipUse(path, line, 1, f"Megatron-LM: {match[1]} ${unset[0]}", why_unknown=why)
 
 
 def _commands(text: str) -> Iterator[TrainerCommand]:

@@ -246,3 +246,27 @@ def test_a_command_of_an_installed_trainer_clips_by_its_option_or_its_default(
 def test_the_edit_of_a_command_shows_the_option(check: Check) -> None:
     (finding,) = check({"run.sh": COMMAND}, HALF).findings
     assert "swift sft --max_grad_norm 0.5" in finding.edit
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("source ./options.sh\ntorchrun pretrain_gpt.py $TRAINING_ARGS --bf16\n", 2),
+        (". options.sh\npython -u pretrain_t5.py \\\n  --bf16 1 \\\n  ${ARGS[@]}\n", 2),
+        ("source ./options.sh\nARGS='--bf16'\ntorchrun pretrain_gpt.py $ARGS\n", 0),
+        ("source ./options.sh\nARGS+=' --bf16'\ntorchrun pretrain_gpt.py $ARGS\n", 0),
+        ("source ./options.sh\ntorchrun pretrain_gpt.py --load $CHECKPOINT\n", 0),
+        ("source ./options.sh\ntorchrun pretrain_gpt.py --load a/$CHECKPOINT\n", 0),
+        ("# source ./options.sh\ntorchrun pretrain_gpt.py $ARGS\n", 0),
+        ("source ./options.sh\ntorchrun convert.py $ARGS\n", 0),
+    ],
+)
+def test_a_script_of_megatron_with_options_of_a_sourced_file_is_unknown(check: Check, script: str, line: int) -> None:
+    findings = check({"a.sh": script, "ds.json": DEEPSPEED % "1.0"}).findings
+    assert [(each.path, each.line, each.kind) for each in findings] == [("a.sh", line, "unknown")] * bool(line)
+    assert all(each.does.startswith("A sourced file sets $") for each in findings)
+
+
+def test_a_script_that_sets_clip_grad_beside_a_sourced_file_is_known(check: Check) -> None:
+    script = "source ./a.sh\ntorchrun pretrain_gpt.py $A --lr 1 --micro-batch-size 1 --num-layers 2 --clip-grad 1.0\n"
+    assert check({"a.sh": script}).findings == []
