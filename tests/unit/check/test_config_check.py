@@ -281,3 +281,13 @@ def test_other_settings_named_clip_are_no_clips_of_gradients(check: Check) -> No
     image = "import tensorflow as tf\n\nimage = tf.clip_by_value(image, clip_value_min=0, clip_value_max=1)\n"
     own = "ppo: {clip: 0.2, clip_range: 0.2}\nimage: {clip_values: [0, 1], clip_value_min: 0, clip_by_value: false}\n"
     assert check({"image.py": image, "own.yaml": own, "ds.json": DEEPSPEED % "1.0"}).findings == []
+
+
+def test_the_name_of_a_clip_has_the_key_with_a_value(check: Check) -> None:
+    keras = '{"class_name": "Adam", "config": {\n"learning_rate": 0.1,\n"clipnorm": null,\n"global_clipnorm": 5.0}}\n'
+    lightning = "trainer:\n  gradient_clip_algorithm: norm\n  gradient_clip_val: 5.0\n"
+    findings = check({"a.json": keras, "b.yaml": lightning}).findings
+    assert [(each.line, each.clip) for each in findings] == [
+        (4, "Keras: config.global_clipnorm"),
+        (3, "Lightning: trainer.gradient_clip_val"),
+    ]

@@ -105,7 +105,10 @@ def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path
 
 
 def first_read(document: Document, trainer: Format) -> Path:
-    return next(read_paths(document, trainer), ())
+    """Return the path of the first clip key that has a value. If all values are null, return the first clip key."""
+    read = [*read_paths(document, trainer)]
+    has_value = (path for path in read if path[-1] not in trainer.mode_keys and _raw(document, path) is not None)
+    return next(has_value, read[0] if read else ())
 
 
 def read_paths(document: Document, trainer: Format) -> Iterator[Path]:
