@@ -126,7 +126,7 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
     read: The options that a trainer's format reads.
     lines: The line numbers at which a trainer's format reads the overrides. Overrides in these lines are skipped.
     """
-    if not (MAY_BE_CLIP.search(text) or COMMAND.search(text)):
+    if not any(pattern.search(text) for pattern in (MAY_BE_CLIP, COMMAND, MEGATRON)):
         return []
     own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
     own = [each for each in own if each.name not in read and is_clip(each)]
