@@ -26,7 +26,10 @@ IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
 
 Interval = tuple[float, float]
 
-Bounds = Callable[[Observation, float, Interval], Interval]
+IntervalOf = Callable[[Observation, float, Interval], Interval]
+"""Returns the interval of the numbers that explain one call. The arguments are the call, a norm, and the interval of
+clip coefficients for this norm.
+"""
 
 
 def other_eps(call: Observation) -> Iterator[Hypothesis]:
@@ -95,21 +98,24 @@ def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
 # -- from several calls of one function
 
 
-def eps_sentences(this: Observation, shown: Callable[[Bounds, float, Sequence[float]], float | None]) -> Iterator[str]:
+def eps_sentences(
+    this: Observation, wrong_number: Callable[[IntervalOf, float, Sequence[float]], float | None]
+) -> Iterator[str]:
     """Yield a sentence for each wrong eps that explains several calls.
 
-    shown: A function that returns the number that explains the calls in place of the correct number, or None.
+    wrong_number: A function that returns the wrong eps that explains the calls, or None. The arguments are a function
+        for the interval of one call, the correct eps, and the values of eps that are tried first.
     """
     common = (*COMMON_EPS, *IN_ROOT)
-    sentences: dict[Bounds, Callable[[float], str]] = {
+    sentences: dict[IntervalOf, Callable[[float], str]] = {
         _eps: lambda number: instead("eps", number, this.eps),
         _eps_in_root: in_root,
         _eps_on_coefficient: on_coefficient,
     }
     if this.p != 2 or this.passed_norm is not None:
         del sentences[_eps_in_root]
-    for bounds, sentence in sentences.items():
-        number = shown(bounds, this.eps if bounds is _eps else 0.0, common)
+    for interval_of, sentence in sentences.items():
+        number = wrong_number(interval_of, this.eps if interval_of is _eps else 0.0, common)
         if number is not None and 0 <= number <= LARGEST_EPS_OF_CALLS:
             yield sentence(number)
 

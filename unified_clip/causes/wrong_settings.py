@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .cause import Cause, CauseKind, distinct_texts, instead
-from .eps import Bounds, Interval, eps_sentences
+from .eps import Interval, IntervalOf, eps_sentences
 from .observation import NORM_TOLERANCE, Hypothesis, Observation
 from .scaling import Scaling
 from .sums import IN_FLOAT32, rounding_noise
@@ -68,13 +68,13 @@ def wrong_settings(
     if this.threshold == math.inf:
         return
 
-    if eps := list(eps_sentences(this, calls.shown)):
+    if eps := list(eps_sentences(this, calls.wrong_number)):
         yield Cause("another eps of the clip", ", or ".join(eps))
     if threshold := _threshold(this, calls, DIGITS):
         yield threshold
-    elif (constant := calls.shown(_constant, this.threshold)) is not None:
+    elif (constant := calls.wrong_number(_constant, this.threshold)) is not None:
         yield _same_threshold(constant)
-    elif (norm := calls.shown(_clipped_norm, this.threshold)) is not None:
+    elif (norm := calls.wrong_number(_clipped_norm, this.threshold)) is not None:
         sentence = f"as when gradients above the threshold are scaled to a norm of {norm:.6g}"
         yield Cause("another threshold", sentence)
     if conditions := list(_conditions(lambda powers: _common(*calls, partial(_ratios, powers=powers)))):
@@ -92,7 +92,7 @@ def or_simple_threshold(
         simple = next(_scaled_norm(this, correct, differing, min_lists=1, digits=FEW_DIGITS), None)
     elif this.threshold < math.inf:
         calls = _calls(this, correct, differing)
-        constant = calls.strict().shown(_constant, this.threshold)
+        constant = calls.strict().wrong_number(_constant, this.threshold)
         simple = _threshold(this, calls, FEW_DIGITS) or (None if constant is None else _same_threshold(constant))
     else:
         return cause
@@ -118,19 +118,19 @@ class _Calls(NamedTuple):
         """Return the same calls. A setting must explain each call."""
         return _Calls([*self.required, *self.differing], ())
 
-    def common(self, bounds: Bounds) -> Interval | None:
-        return _common(*self, partial(_numbers, bounds=bounds))
+    def common(self, interval_of: IntervalOf) -> Interval | None:
+        return _common(*self, partial(_numbers, interval_of=interval_of))
 
-    def shown(self, bounds: Bounds, correct: float, preferred: Sequence[float] = ()) -> float | None:
-        """Return the number that explains the calls in place of the correct number, or None.
+    def wrong_number(self, interval_of: IntervalOf, correct: float, preferred: Sequence[float] = ()) -> float | None:
+        """Return the wrong number that explains the calls. If no wrong number is needed or found, return None.
 
         Some number explains each random result. So a single call must show a preferred number, or a number of one
         digit.
         """
-        interval = self.common(bounds)
+        interval = self.common(interval_of)
         if interval is None or interval[0] <= correct <= interval[1]:
             return None
-        widths = [_width(_numbers(each, bounds)) for each in (*self.required, *self.differing)]
+        widths = [_width(_numbers(each, interval_of)) for each in (*self.required, *self.differing)]
         if sum(width < NARROW for width in widths) >= MIN_CALLS:
             return _simple(interval, preferred)
         digits = (1,) if _width(interval) < ONE_DIGIT else ()
@@ -233,11 +233,11 @@ def _overlap(left: Interval, right: Interval) -> Interval:
     return max(left[0], right[0]), min(left[1], right[1])
 
 
-def _numbers(call: Observation, bounds: Bounds) -> Interval:
+def _numbers(call: Observation, interval_of: IntervalOf) -> Interval:
     numbers, tolerance = (-math.inf, math.inf), IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
         if (scaling := call.scalings.get(number)) and call.norms[number] > 0:
-            numbers = _overlap(numbers, bounds(call, call.norms[number], _coefficients(scaling, tolerance)))
+            numbers = _overlap(numbers, interval_of(call, call.norms[number], _coefficients(scaling, tolerance)))
     return numbers
 
 
