@@ -232,10 +232,11 @@ def _to_report(
 
     Report the first divergence of each kind, and at most one for each pair of calls. The kinds in order of preference:
 
-    - a divergence beyond accumulated rounding errors, or a coefficient that its norms do not explain
+    - a divergence beyond accumulated rounding errors, or a coefficient that the norms do not explain
     - a divergence that exceeds rounding
     - any divergence
-    - a divergence of each other stage, such as the threshold
+
+    The first divergence of each setting, such as the threshold, is also reported.
 
     Rounding noise is reported only if nothing else differs. If calls without a partner remain, the result also contains
     a divergence "calls" with the index `len(pairs)`.

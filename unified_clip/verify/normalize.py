@@ -194,7 +194,7 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(
     lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
 ) -> list[RecordedCall]:
-    """Merge consecutive calls of a step that have equal settings and clip one gradient each.
+    """Merge consecutive calls of a step. Only calls that clip one gradient and have equal settings are merged.
 
     Calls for two networks are not merged if the other run clips the networks in separate calls.
     """

@@ -123,7 +123,8 @@ def test_gradients_that_change_after_the_clip_are_named(tmp_path: Path, capsys: 
     data = verify_as_json(tmp_path, capsys, GLOBAL, new)
     assert data["steps"][0]["differs"] == ["tensors", "update"]
     assert data["finding"]["mistake"] == "the clip does not reach the step"
-    assert "yields are not the results of its clip calls: 'bias'. Other code changes" in data["finding"]["text"]
+    text = data["finding"]["text"]
+    assert "yields gradients that differ from the results of its clip calls: 'bias'. Other code changes" in text
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,9 @@ def _advice(path: Path) -> str:
         advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {names}."
     if document and keys:
         setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
-        advice += f" {setting} looks like a clip setting. If no format is your trainer's, write a clip configuration."
+        advice += (
+            f" {setting} looks like a clip setting. If your trainer has no format here, write a clip configuration."
+        )
     return advice
 
 

@@ -140,7 +140,8 @@ class KnownDifference(schema.SuiteTable):
     @classmethod
     def _bounded(cls, within: float) -> float:
         if within > LARGEST_WITHIN:
-            problem = f"{within:g} is above {LARGEST_WITHIN:g}, so the entry would accept another order of magnitude"
+            effect = "the entry would accept differences of another order of magnitude"
+            problem = f"{within:g} is above {LARGEST_WITHIN:g}, so {effect}"
             remedy = "Lower `within`, and run the command with --accept to write an entry for each order of magnitude"
             raise ValueError(f"{problem}. {remedy}")
         return within

@@ -57,7 +57,7 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _are_loops_over_other_parameters(a: list[RecordedCall], b: list[RecordedCall]) -> bool:
-    """Return whether both runs clip in loops, and each run has its own named parameters."""
+    """Return whether each loop clips named parameters that the other loop does not clip."""
     names = [{name for line in lines for name in line.parameters} for lines in (a, b)]
     are_other = names[0] - names[1] and names[1] - names[0] and not any(map(str.isdecimal, names[0] | names[1]))
     return bool(are_other) and all(1 < len(lines) == count_mergeable(lines) for lines in (a, b)) and len(a) != len(b)

@@ -162,8 +162,8 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
         if changed := [name for name, values in whole.items() if tensor_distance(*values, 0.0).ulps > ROUNDING]:
             return Cause(
                 "the clip does not reach the step",
-                f"at step {row.step}, gradients that {recording.run.script} yields are not the results of its clip "
-                f"calls: {names_text(changed)}. Other code changes them after the clip",
+                f"at step {row.step}, {recording.run.script} yields gradients that differ from the results of its "
+                f"clip calls: {names_text(changed)}. Other code changes these gradients after the clip",
             )
     return None
 

@@ -97,7 +97,7 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
 
 
 def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    """Return whether argparse reads an abbreviation such as `--max-grad` as the option of a clip."""
+    """Return whether `name` is an abbreviation of a clip option, such as `--max-grad` for `--max-grad-norm`."""
     name = name.replace("-", "_")
     if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
         return False

@@ -28,8 +28,8 @@ def chunk_at(
     chunk).
 
     The table starts with the addresses of all tensors, the addresses of all results, and the lengths of all tensors.
-    Then each chunk has two numbers: the index of its tensor, and the position of the chunk in the tensor. `tensors` is
-    the number of tensors.
+    After the lengths, the table has two numbers for each chunk: the index of its tensor, and the position of the chunk
+    in the tensor. `tensors` is the number of tensors.
     """
     rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
