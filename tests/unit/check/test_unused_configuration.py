@@ -110,6 +110,7 @@ def test_a_configuration_that_may_be_used_is_no_finding(check: Check, source: st
         "print(vars(args))",
         "def main():\n    return locals()",
         "print(globals())",
+        "keys = [k for k, v in globals().items() if v]\nsave({k: globals()[k] for k in keys})",
         "eval('1 + 1')",
         "exec(code)",
         "print(clip)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.recordings import NORMS, cause_kinds, clip_loop, per_tensor_line
+from support.recordings import NORMS, cause_kinds, clip_line, clip_loop, per_tensor_line, rename_parameters
 
 from unified_clip.recording.report import sentences
 
@@ -60,3 +60,50 @@ def test_loops_of_two_optimizers_are_two_calls(compare_runs: Any) -> None:
     comparison = compare_runs([per_tensor_line(1), per_tensor_line(1, more)], [*clip_loop(1), *clip_loop(1, more)])
     assert comparison.first is None
     assert len(comparison.pairs) == 2
+
+
+MODEL = {**NORMS, "d": 5.0, "e": 0.5}
+ACTOR, CRITIC = ({name: MODEL[name] for name in names} for names in ("abc", "de"))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("rule", ["each", "value"])
+def test_a_call_for_each_network_equals_one_call_that_clips_per_tensor(
+    compare_runs: Any, named: bool, rule: str
+) -> None:
+    by_value = {"rule": "value", "norm": None, "coef": None, "norm_type": None, "threshold": [-1.0, 1.0]}
+    changes = by_value if rule == "value" else {}
+    together, networks = (
+        [{**per_tensor_line(step, norms), **changes} for step in (1, 2) for norms in all_norms]
+        for all_norms in ([MODEL], [ACTOR, CRITIC])
+    )
+    if not named:
+        together, networks = (
+            [rename_parameters(call, {name: str(n) for n, name in enumerate(call["parameters"])}) for call in calls]
+            for calls in (together, networks)
+        )
+    for sides in ((together, networks), (networks, together)):
+        comparison = compare_runs(*sides)
+        assert comparison.first is None
+        assert len(comparison.pairs) == 2
+
+
+def test_a_gradient_that_no_network_clips_is_left_out(compare_runs: Any) -> None:
+    networks = [per_tensor_line(1, ACTOR), per_tensor_line(1, {"d": 5.0})]
+    comparison = compare_runs([per_tensor_line(1, MODEL)], networks)
+    assert comparison.first is not None
+    assert "e" in comparison.findings[0].sentence
+
+
+def test_networks_with_thresholds_of_their_own_are_not_one_call(compare_runs: Any) -> None:
+    networks = [per_tensor_line(1, ACTOR), per_tensor_line(1, CRITIC, threshold=2.0)]
+    assert compare_runs([per_tensor_line(1, MODEL)], networks).first is not None
+
+
+def test_total_norms_of_networks_in_place_of_norms_per_tensor_are_another_rule(compare_runs: Any) -> None:
+    networks = [clip_line(1, ACTOR), clip_line(1, CRITIC)]
+    for sides in (([per_tensor_line(1, MODEL)], networks), (networks, [per_tensor_line(1, MODEL)])):
+        comparison = compare_runs(*sides)
+        assert cause_kinds(comparison) == ["another rule"]
+        assert "clips each of 5 gradients by its own norm" in comparison.findings[0].sentence
+        assert "clips 5 gradients in 2 calls, each by the total norm" in comparison.findings[0].sentence

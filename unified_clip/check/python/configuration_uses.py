@@ -30,6 +30,8 @@ SHOWS = (
 
 NAMESPACES = ("globals", "locals", "vars")
 
+COMPREHENSIONS = (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp)
+
 DEPTH = 5
 
 
@@ -110,7 +112,9 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 
 
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield the expressions that read the variable `name`. Calls such as `locals()` read all variables."""
+    """Yield the expressions that read the variable `name`. Calls such as `locals()` read all variables, except in
+    comprehensions, which collect settings to log.
+    """
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:
             case ast.Name(id=other, ctx=ast.Load()) if other == name and not _is_shadowed(source, node, name, scope):
@@ -119,7 +123,8 @@ def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[as
                 if key == name and function in NAMESPACES:
                     yield node
             case ast.Call(func=ast.Name(id=function), args=[]) if function in NAMESPACES:
-                if scope is (None if function == "globals" else source.function(node)):
+                is_listed = any(isinstance(outer, COMPREHENSIONS) for outer in source.around(node))
+                if not is_listed and scope is (None if function == "globals" else source.function(node)):
                     yield node
             case ast.Call(func=ast.Name(id="eval" | "exec"), args=[ast.Constant(value=str(text)), *_]):
                 if re.search(rf"\b{re.escape(name)}\b", text):

@@ -182,6 +182,22 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
     return None
 
 
+def groups_for_per_tensor(point: DivergencePoint) -> Cause | None:
+    """Return a cause if one run clips per tensor, and the other run clips the same gradients in several groups."""
+    for run, other in point.both_ways():
+        whole, groups = (calls_at(each, point.first.step) for each in (run, other))
+        if len(whole) != 1 or whole[0].rule != "each" or any(each.rule != "global" for each in groups):
+            continue
+        count = len(whole[0].norms())
+        if 1 < len(groups) < count == sum(map(count_of, groups)):
+            return Cause(
+                "another rule",
+                f"{run.name} clips each of {count} gradients by its own norm. {other.name} clips {count} gradients in "
+                f"{len(groups)} calls, each by the total norm of the gradients in the call",
+            )
+    return None
+
+
 def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
     return calls_by_step(run).get(step, [])
 

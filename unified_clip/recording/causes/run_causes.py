@@ -61,6 +61,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or before_clips.repeated_parameter(point, pair)
         or order_of_calls.clipped_twice(point)
         or order_of_calls.per_tensor_for_global(point)
+        or order_of_calls.groups_for_per_tensor(point)
         or order_of_calls.shifted_steps(point)
         or weight_decay.before_the_clip(point, pair)
         or recurrent.split_tensor(point, pair)

@@ -1,4 +1,4 @@
-"""Merge the clip calls of a loop that clips one gradient per call, if the other run clips all gradients in one call."""
+"""Merge clip calls that clip per tensor or by value, if the other run clips the same gradients in one call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
             if tensors > 1 and _is_single(others[0]):
                 most = tensors if len(lines) > 1 else len(others)
                 count = count_mergeable(others[:most])
-                others[:count] = [merge_calls(others[:count])]
+            else:
+                count = _count_parts(others, tensors)
+            others[:count] = [merge_calls(others[:count])] if count else []
         for lines, taken in zip(rest, merged, strict=True):
             taken.append(lines.pop(0))
     return map(add, merged, rest)
@@ -90,6 +92,22 @@ def count_mergeable(lines: Sequence[RecordedCall]) -> int:
     return len(lines)
 
 
+def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
+    """Count the calls at the start of the list that together clip this number of gradients, per tensor or by value.
+
+    The calls have equal settings and different gradients. If there are no such calls, return 0.
+    """
+    names: set[str] = set()
+    counts = list(itertools.accumulate(map(_tensor_count, lines)))
+    count = counts.index(tensors) + 1 if tensors in counts else 0
+    for line in lines[:count]:
+        named = {name for name in line.parameters if not name.isdecimal()}
+        if not _tensor_count(line) or not same(_settings(line), _settings(lines[0])) or named & names:
+            return 0
+        names |= named
+    return count
+
+
 def _settings(line: RecordedCall) -> tuple[object, ...]:
     return line.call, line.rule, line.threshold, line.norm_type, line.eps, line.dtype, line.watched
 
@@ -99,8 +117,7 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
         return lines[0]
     parameters = {
         str(position) if name.isdecimal() else name: each
-        for position, line in enumerate(lines)
-        for name, each in line.parameters.items()
+        for position, (name, each) in enumerate(itertools.chain.from_iterable(x.parameters.items() for x in lines))
     }
     changes: dict[str, Any] = {
         "parameters": parameters,

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name, shortened
 from ....errors import ConfigError
@@ -68,10 +68,14 @@ def check(source: Source, call: ast.Call, depth: int = 0) -> None:
         raise _wrong(CLOSURE, after[0])
     if (step := _step_of_sum(source, call, events)) is not None and before and before[-1].kind == "backward":
         raise _wrong(PARTIAL, step)
+    steps = [event for event in events if event.kind == "step"]
     for test in _counting(source, call):
-        for event in events:
-            if event.kind == "step" and not any(_counting(source, event.call)):
+        for event in steps:
+            if not any(_counting(source, event.call)):
                 raise _wrong(SOME, event, test)
+    for branch in _comparing_counters(source, call):
+        if steps and not any(branch in source.around(event.call) for event in steps):
+            raise _wrong(SOME, steps[0], shortened(branch.test))
 
 
 def _is_early(source: Source, call: ast.Call, before: Sequence[Event], after: Sequence[Event]) -> bool:
@@ -199,3 +203,29 @@ def _counting(source: Source, node: ast.AST) -> list[str]:
     steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), outers)
     tests = [outer.test for inner, outer in steps if isinstance(outer, ast.If) and inner in outer.body]
     return [shortened(test) for test in tests if any(isinstance(part, ast.Mod) for part in ast.walk(test))]
+
+
+def _comparing_counters(source: Source, call: ast.Call) -> list[ast.If]:
+    """Return the `if` statements around a clip that compare a counter of steps, as in `if step > 1000`."""
+    counters = {last_name(node) for node in _counters(source)}
+    return [
+        outer
+        for outer in itertools.takewhile(lambda outer: not isinstance(outer, FUNCTIONS), source.around(call))
+        if isinstance(outer, ast.If) and isinstance(test := outer.test, ast.Compare)
+        if any(
+            isinstance(side, ast.Name | ast.Attribute) and last_name(side) in counters
+            for side in (test.left, *test.comparators)
+        )
+    ]
+
+
+def _counters(source: Source) -> Iterator[ast.expr]:
+    for node in source.nodes:
+        match node:
+            case ast.AugAssign(target=counter, op=ast.Add(), value=ast.Constant(value=1)):
+                yield counter
+            case (
+                ast.For(target=ast.Name() as counter, iter=ast.Call(func=ast.Name(id="range")))
+                | ast.For(target=ast.Tuple(elts=[counter, *_]), iter=ast.Call(func=ast.Name(id="enumerate")))
+            ):
+                yield counter
