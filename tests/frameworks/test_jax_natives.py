@@ -1,4 +1,4 @@
-"""What `unified-clip port` takes the functions of JAX and optax for is what they are."""
+"""The catalog of `unified-clip port` has the parameters that the functions of JAX and optax have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `unified-clip port` takes Paddle's functions for is what they are; those of Paddle 1.x are gone."""
+"""The catalog of `unified-clip port` has the parameters of Paddle's functions. The functions of Paddle 1.x are gone."""
 
 from __future__ import annotations
 

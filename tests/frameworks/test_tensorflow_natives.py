@@ -1,4 +1,4 @@
-"""What `unified-clip port` takes TensorFlow's functions for is what they are; those of tf.contrib are gone."""
+"""The catalog of `unified-clip port` has the parameters of TensorFlow's functions. tf.contrib is gone."""
 
 from __future__ import annotations
 

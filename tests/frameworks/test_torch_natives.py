@@ -1,4 +1,4 @@
-"""What `unified-clip port` takes PyTorch's functions for is what they are."""
+"""The catalog of `unified-clip port` has the parameters that the functions of PyTorch have."""
 
 from __future__ import annotations
 

@@ -109,10 +109,10 @@ def _same_threshold(number: float) -> Cause:
 
 class _Calls(NamedTuple):
     required: Sequence[Observation]
-    """The calls that a setting must explain."""
+    """The calls whose results a setting must all explain."""
 
     differing: Sequence[Observation]
-    """Calls of which a setting must explain most."""
+    """Further calls. A setting must explain most of these calls."""
 
     def strict(self) -> _Calls:
         """Return the same calls. A setting must explain each call."""

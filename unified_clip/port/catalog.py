@@ -213,11 +213,6 @@ def trainer_packages() -> frozenset[str]:
     return frozenset(name.partition(".")[0] for name in names)
 
 
-@functools.cache
-def trainer_keywords() -> frozenset[str]:
-    return frozenset(setting.keyword for setting in settings())
-
-
 def setting_of(full_name: str) -> TrainerSetting | None:
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 

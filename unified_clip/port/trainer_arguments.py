@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings, trainer_keywords
+from .catalog import ENGINE_METHODS, TrainerSetting, setting_of, settings
 from .found_clip import FoundClip, Imports, SettingEntry, entry_of
 from .ported_clip import SET_OUTSIDE
 from .source.module import SELF, Module
@@ -21,8 +21,8 @@ def clips_in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[
     if method_of(call) in ENGINE_METHODS:
         return  # `find` finds this call as a method
     passed = keywords_of(call)
-    may_clip = imports.has_trainers or passed.keys() & trainer_keywords()
-    name = module.full_name(call.func) if may_clip else ""  # the first full name of a file takes most of the time
+    # the first full name of a file takes most of the time
+    name = module.full_name(call.func) if imports.has_trainers else ""
     known = setting_of(name) or setting_of(name.rpartition(".")[0]) or _from_factory(module, imports, call, name)
     for keyword, argument in passed.items():
         is_known = known is not None and known.keyword == keyword
