@@ -46,7 +46,6 @@ class ClipTensors:
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """The SHA-256 of the tensors at each stage, except for "coefficient"."""
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
 

@@ -165,7 +165,6 @@ def run_init(options: argparse.Namespace) -> int:
 def _print_advice(
     options: argparse.Namespace, path: Path, where: str, files: Sequence[Path], left_out: Sequence[Path]
 ) -> None:
-    """Print how to add the files that `init` did not read."""
     names = enumeration([str(each) for each in left_out[:3]] + [f"{len(left_out) - 3} more"] * (len(left_out) > 3))
     if left_out:
         print(safe(f"The suite does not contain {names}: init reads such files only if you pass them."))
@@ -292,7 +291,6 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 
 
 def _accept(report: ParityReport, path: Path) -> int:
-    """Update the list of known differences, and return the exit status."""
     from . import exit_status
     from .known import entries
     from .known.accept import accept_differences

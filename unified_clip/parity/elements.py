@@ -13,7 +13,6 @@ from ..tensors.types import Stage
 Side = Literal["ours", "native"]
 
 SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
-"""The names of both sides in reports."""
 
 WIDTH = 13
 """The width of the column of names in a report as text."""

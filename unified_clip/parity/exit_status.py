@@ -9,10 +9,6 @@ from .results import Change, ParityReport, Result, UnifiedClipResult
 
 
 def exit_status(report: ParityReport, changes: Sequence[Change] | None) -> Literal[0, 1, 3]:
-    """Return the exit status of a run.
-
-    changes: The changes since the baseline, or None without a baseline.
-    """
     is_worse = any(change.worse for change in changes or ())
     if is_worse or (is_different(report) and (changes is None or report.strict)):
         return 1
@@ -26,13 +22,11 @@ def is_different(report: ParityReport) -> bool:
 
 
 def unified_clip_is_different(report: ParityReport) -> bool:
-    """Return whether a result of unified_clip is wrong, or differs between frameworks."""
     is_wrong = any(result.verdict == "different" for _, result in report.results())
     return is_wrong or any(case.differing_stages for case in report.cases)
 
 
 def is_incomplete(report: ParityReport) -> bool:
-    """Return whether results are missing, or nothing is tested."""
     results: list[tuple[str, Result]] = [*report.results(), *report.natives()]
     if report.untested or always_raising(report) or all(result.is_failure for _, result in results):
         return True
@@ -40,7 +34,6 @@ def is_incomplete(report: ParityReport) -> bool:
 
 
 def is_problem(report: ParityReport, framework: str, result: Result) -> bool:
-    """Return whether a result is missing, or unified_clip's result is wrong."""
     if result.verdict == "missing":
         return framework not in report.may_be_missing
     return result.is_failure or (isinstance(result, UnifiedClipResult) and result.verdict == "different")

@@ -183,7 +183,6 @@ class CaseResult(ReportModel):
 
 
 def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
-    """Return the stages at which unified_clip's results on the host path differ between frameworks."""
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]
 

@@ -49,7 +49,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         framework = suite.frameworks[name]
         # with --case, the cause of every difference is printed
         listed = [] if suite.chosen_cases else suite.known or []
-        # nor does an entry with `versions`, which may not apply, stop the search for a cause
+        # entries with `versions` may not apply, so they do not stop the search for a cause
         known = [entry for entry in listed if entry.framework == name and not entry.versions]
         return run_worker.run_worker(
             run_worker.command(name, *suite.worker_arguments(name)),
@@ -88,7 +88,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 def _run_workers(
     suite: Suite, expected: ExpectedResults, work: Callable[[str, Sequence[WorkItem]], WorkerResults]
 ) -> dict[str, WorkerResults]:
-    """Run all workers in parallel. Meanwhile, compute the exact results."""
     jobs = worker_jobs(suite)
     run_worker.STOP.clear()
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -150,14 +149,12 @@ def work_items(suite: Suite, framework: str) -> list[WorkItem]:
 
 
 def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
-    """Return (framework, work items) for each worker, in the order in which the workers start."""
     items = {name: work_items(suite, name) for name in list(suite.frameworks)[::-1]}
     jobs = [(name, [item for item in items[name] if item.mode in group]) for group in TOGETHER for name in items]
     return [(name, job) for name, job in jobs if job]
 
 
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
-    """Return the functions of the user that no case called, such as "clip.py:clip (torch)"."""
     called = {
         (framework, case.call_name)
         for framework, each in results.items()

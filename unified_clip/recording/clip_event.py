@@ -22,7 +22,6 @@ FINDERS: list[Callable[[Any], str | None]] = []
 
 
 def as_mapping(names: Any) -> Any:
-    """Convert a list or iterator of (name, parameter) tuples, such as `model.named_parameters()`, to a dict."""
     if isinstance(names, Iterator):
         names = list(names)
     if isinstance(names, list | tuple) and names:
@@ -85,7 +84,6 @@ class ByParameter:
 
 
 def _shape_of(gradients: Any, index: int) -> list[int | None]:
-    """Return the shape of a gradient, with None for an unknown length. Return [] for an unknown number of axes."""
     shape = gradients.backend.shape
     known = shape(gradients.leaves[index].tensor) if gradients.is_sparse(index) else None
     return list(known or shape(gradients.values[index]) or ())
@@ -102,7 +100,6 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def unique_name(name: str, taken: Container[str]) -> str:
-    """Return `name`, with a suffix such as "#2" if the name is taken."""
     if name not in taken:
         return name
     return next(new for count in itertools.count(2) if (new := f"{name}#{count}") not in taken)
@@ -201,7 +198,6 @@ class ClipEvent:
             self._counts = sum(nan), sum(inf)
 
     def complete_fields(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Return all fields of the clip. `values` contains the numbers that a device has computed."""
         for (fields, key), value in zip(self._places, values, strict=True):
             fields[key] = value
         fields = self.fields
@@ -264,7 +260,6 @@ class ClipEvent:
             fields["sums"] = sums
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """If `norm_type` is 1 or 2, record the norm of each sharded gradient over all its shards."""
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
         norms = clip.gradients.tensor_norms(clip.p, known_only=True) or {}
@@ -322,7 +317,6 @@ def _flat(value: Any) -> list[Any]:
 
 
 def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
-    """Return whether any clip changed its gradients. Return None if the answer is unknown."""
     return None if None in clipped and True not in clipped else any(clipped)
 
 

@@ -175,7 +175,6 @@ class _PairedRuns(NamedTuple):
 
 
 def _pair_runs(left: RecordedRun, right: RecordedRun, names: Names, has_effect: Effect | None) -> _PairedRuns:
-    """Pair the optimizer steps and the clip calls of two runs. `verify` numbers its steps, and passes `has_effect`."""
     skipped: list[StepDifference] = []
     is_one_schedule = False
     if not has_effect:

@@ -23,12 +23,10 @@ class RunningCall:
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recorders = [recording.begin(name) for recording in recordings]
         self.overhead = 0.0
-        """The seconds that were spent on recording this call."""
+        """The seconds that the recordings took for this call."""
 
 
 class Dispatcher:
-    """Passes each clip call of this process to all active recordings."""
-
     def __init__(self) -> None:
         self._recordings: tuple[Recording, ...] = ()
         self._changing = threading.Lock()

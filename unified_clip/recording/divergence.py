@@ -58,8 +58,6 @@ class Divergence:
 
 
 class StepDifference(NamedTuple):
-    """A difference between two optimizer steps, with its cause."""
-
     divergence: Divergence
     cause: Cause
 
@@ -157,7 +155,6 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> Agreement:
-    """Compare all pairs of calls at a stage, such as "norm". Rounding noise is ignored."""
     tracker, distances = NoiseTracker(), []
     noise: dict[str, None] = {}
     for pair in tracker.follow(pairs):
@@ -197,7 +194,6 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 
 
 def one_known_coefficient(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
-    """Yield (parameter, coefficient in call a, coefficient in call b) if exactly one coefficient is known."""
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
         if (a is None) != (b is None) and call.clipped:
@@ -267,10 +263,6 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 
 
 def _is_above(line: RecordedCall) -> bool | None:
-    """Return whether the largest norm exceeds the threshold.
-
-    Return None if a number is unknown, or if the numbers differ only by rounding.
-    """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
         return None
@@ -279,10 +271,6 @@ def _is_above(line: RecordedCall) -> bool | None:
 
 
 def _is_changed(line: RecordedCall) -> bool | None:
-    """Return whether the smallest coefficient is below 1.
-
-    Return None if a coefficient is unknown, or differs from 1 only by rounding.
-    """
     coefs = line.known_coefs()
     if not coefs or any(map(math.isnan, coefs)):
         return None

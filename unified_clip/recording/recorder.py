@@ -234,7 +234,7 @@ class Recording:
         self._waits.add(wait)
 
     def on_unrecordable_graph(self, framework: str) -> None:
-        self._is_empty = False  # this warning replaces that of an empty recording
+        self._is_empty = False  # this warning replaces the warning about an empty recording
         self._warn(
             f"a clip call inside a graph of {framework} is not recorded, since that graph cannot report values. "
             "To record the call, make it outside the graph."
@@ -283,10 +283,6 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write a line for each group of parameters, or a single line without groups.
-
-        All lines have the fields `head` and `tail`.
-        """
         with self._lock:
             self._is_empty = self._is_empty and not is_call
             try:
@@ -321,7 +317,6 @@ class CallRecorder:
         self.recording, self._call = recording, call
         self._step: int | None = None
         self.events: list[Any] = []
-        """A `ClipEvent` or `NativeEvent` for each clip of the call."""
         self._names: set[str] = set()
         self._gradients: dict[str, Any] = {}
         self._tail: dict[str, Any] = {}
@@ -375,7 +370,6 @@ class CallRecorder:
         self.recording._add(self)
 
     def parts(self) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-        """Return (first fields of every line, fields of each group, last fields)."""
         groups = [each.complete_fields(each.deferred.values() if each.deferred else []) for each in self.events]
         return {"step": self.step, "call": self._call}, groups, self._tail
 

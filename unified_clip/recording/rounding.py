@@ -28,7 +28,6 @@ class Distance(NamedTuple):
     """The distance in ULP of float32, or in ULP of float64 if float32 cannot represent a number."""
 
     relative: float
-    """The absolute difference of two numbers, divided by the larger absolute value of the two."""
 
 
 def distance(a: float, b: float) -> Distance:
@@ -54,7 +53,6 @@ def is_near(a: float, b: float) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Return whether two settings are equal. Two NaN are equal."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
@@ -71,7 +69,6 @@ def ulps_at(scale: float, a: float, b: float) -> float:
 
 
 def single(value: float) -> float:
-    """Return the nearest float32. A number beyond the range of float32 is returned unchanged."""
     return float(np.float32(value)) if abs(value) <= LARGEST_FLOAT32 else value
 
 

@@ -54,8 +54,7 @@ class NoiseTracker:
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return two numbers: how many elements are rounding noise, and a bound for the norm of the difference of both
-    gradients.
+    """Return (number of elements that are rounding noise, bound of the norm of the difference of both gradients).
 
     For a gradient above rounding noise, return (0, 0.0).
     """
@@ -68,7 +67,6 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether a gradient is only rounding noise in both runs. Return False if both gradients are 0."""
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm

@@ -69,7 +69,6 @@ class Adapter(TensorConverter, Protocol):
         return list(invocation.gradients)
 
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients after an in-place call."""
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
@@ -146,7 +145,6 @@ class Adapter(TensorConverter, Protocol):
         return None
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether the framework might have a function for the call."""
         if invocation.call.style == "measure":
             return "torch" in self.families or "error_if_nonfinite" not in invocation.arguments
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")

@@ -40,10 +40,7 @@ class FrameworkAdapter(Converter, base.OnParameters):
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle might have a function for the call.
-
-        For sparse gradients, only classes that clip by norm can be used.
-        """
+        """For sparse gradients, only Paddle's classes that clip by norm can be used."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
@@ -95,7 +92,6 @@ class FrameworkAdapter(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Return the next results as tensors, in the same nested lists as the template."""
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

@@ -17,10 +17,6 @@ def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | No
 
 
 def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation | None:
-    """Convert a call and its results to the argument of `find_cause`.
-
-    Return None if `find_cause` does not support the call.
-    """
     call, form, arguments = case.call, case.call_form, case.arguments
     if call.is_adaptive or outcome.raised or case.options.raises:
         return None

@@ -42,7 +42,6 @@ class JudgedResult:
 
     @property
     def native(self) -> NativeResult | None:
-        """The result of a framework's function, or None if this is a result of unified_clip or a crash."""
         return self.result if isinstance(self.result, NativeResult) and not self.result.is_failure else None
 
 
@@ -68,7 +67,6 @@ def judge_result(
     framework: FrameworkTable,
     known: Sequence[KnownDifference],
 ) -> JudgedResult:
-    """Compare one result with the exact result, and find the cause of a difference."""
     mode, case = item
     shared: dict[str, Any] = {"details": None, "reproduce": None, "sha256": None}
     if isinstance(outcome, Failure):

@@ -33,7 +33,7 @@ def compare(
             verdict = next((each for each in ("different", "known", "close") if each in verdicts), "equal")
         else:
             detail, size = _difference(case, a, b)
-            # each is that near to the exact result
+            # each result can differ this much from the exact result
             tolerance = frameworks[left].tolerance + frameworks[right].tolerance
             is_known = "known" in verdicts and "different" not in verdicts
             verdict = "known" if is_known else "different"
@@ -45,7 +45,6 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (description, size) of the difference between two results."""
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None
     sizes = []
@@ -128,5 +127,4 @@ def _kind(function: _Own) -> tuple[bool, bool, bool]:
 
 
 def in_words(pair: OwnPair) -> str:
-    """Return a text with the verdict and the difference of a pair, such as "known, by 8.5 %"."""
     return ", ".join(filter(None, (pair.verdict, f"by {size_in_words(pair.size)}" if pair.size else "", pair.detail)))

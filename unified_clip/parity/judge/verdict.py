@@ -253,7 +253,6 @@ on four norms."""
 
 
 def _has_update(outcome: CallOutcome) -> bool:
-    """Return whether the SGD step used the clipped gradients correctly."""
     gradients = outcome.gradients or ()
     return outcome.update is None or ulps([*map(oracle.after_sgd_step, gradients)], outcome.update) == 0
 
@@ -296,8 +295,6 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 
 
 def relative_error(value: float, right: float) -> float:
-    """Return |value - right| / |right|. If the quotient is undefined, return 0 for equal numbers, and inf for different
-    numbers."""
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0
     if right == 0 or not (math.isfinite(value) and math.isfinite(right)):

@@ -26,7 +26,6 @@ Tensors = Sequence[Dense | None]
 def find_worst_element(
     case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str], tolerance: float = TOLERANCE
 ) -> dict[str, WorstElement]:
-    """For each mode with a wrong result, return the element with the largest error."""
     native = outcomes.get(NATIVE)
     own = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}

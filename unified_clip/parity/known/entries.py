@@ -164,7 +164,6 @@ class KnownDifference(schema.SuiteTable):
 
     @property
     def lacks_reason(self) -> bool:
-        """Whether the user still has to write the reason for a difference with an unknown cause."""
         return UNKNOWN in self.causes and self.reason.endswith(UNEXPLAINED)
 
     @property
@@ -185,14 +184,12 @@ class KnownDifference(schema.SuiteTable):
         return required.name if required and required.name not in installed else ""
 
     def applies(self, installed: Mapping[str, str]) -> bool:
-        """Return whether the entry is for the installed version of the package."""
         required = self._required
         if required is None or self.unreported(installed):
             return True
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def is_for(self, framework: str, case: str, difference: NativeDifference) -> bool:
-        """Return whether an entry is for this framework, case, function and kind of difference."""
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(difference.function or "")

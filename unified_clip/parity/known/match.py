@@ -157,7 +157,6 @@ def _judge_entry(
     was_called: bool,
     accepting: bool,
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. For a stale entry, the field `problem` contains the reason."""
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
     problem = incomplete = remedy = ""
     if entry.lacks_cause and cases:  # the line that `--accept` writes

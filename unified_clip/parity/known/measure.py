@@ -22,10 +22,6 @@ from .entries import DifferenceKind, NativeDeviation, NotFinite
 def measure(
     case: Case, expected: Expected, outcome: CallOutcome, tolerance: float = TOLERANCE
 ) -> NativeDeviation | None:
-    """Return the difference between the result of a framework's function and the exact result.
-
-    Return None if the framework has no function for the case.
-    """
     if not outcome.name:
         return None
     if outcome.raised:
@@ -122,7 +118,6 @@ def _largest(arrays: Arrays) -> float:
 
 
 def values(tensors: Sequence[Gradient]) -> list[Float64s]:
-    """Return an array for each tensor, and an empty array for None."""
     return [np.empty(0) if dense is None else dense.values() for dense in map(densify, tensors)]
 
 

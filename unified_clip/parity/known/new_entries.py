@@ -28,12 +28,11 @@ def new_entries(unlisted: Mapping[Place, NativeResult], old: list[Any]) -> list[
 
 
 def _magnitude(native: NativeResult) -> str:
-    """Return the decimal exponent of the relative difference, or '' for a difference of 0."""
     return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
 
 
 def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeResult], old: list[Any]) -> Table:
-    """Return an entry for differences. Reuse the title and the reason of an old entry for the same differences."""
+    """Reuse the title and the reason of an old entry for the same differences."""
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]

@@ -17,8 +17,6 @@ from .new_entries import set_numbers
 
 class Updates(NamedTuple):
     changed: int
-    """The number of changed entries."""
-
     stale: list[int]
     """The indices of the entries to remove."""
 
@@ -41,7 +39,6 @@ def differences_of(report: ParityReport) -> dict[Place, NativeResult]:
 def update_entries(
     tables: AoT, correct: Sequence[KnownDifference], stale_entries: Sequence[KnownDifference], report: ParityReport
 ) -> Updates:
-    """Change the entries whose size, cases or cause do not match the run."""
     differences = differences_of(report)
     unlisted = {
         place: native

@@ -167,14 +167,12 @@ def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = Fa
 
 
 def processors_differ(old: ParityReport, new: ParityReport) -> str:
-    """Return a reason if the reports might be from different processors, or ''."""
     if not old.processor:
         return "the baseline does not name its processor"
     return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return a reason if digests cannot be compared, or ''."""
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
@@ -189,7 +187,6 @@ def _lack_digests(report: ParityReport) -> bool:
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
-    """Return whether the baseline already contains the failure with this key."""
     if report.baseline is None or report.strict:
         return False
     return not any(change.worse and (change.framework, change.what, change.case) == key for change in report.baseline)
@@ -247,7 +244,6 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool)
 
 
 def _lost(old: _Entry, new: _Entry) -> str:
-    """Return a reason if two results can no longer be compared, or ''."""
     if new.exact:
         return (
             "the exact result differs from the baseline, so the gradients or the call of this case have changed. "
@@ -296,7 +292,7 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
     wrong = kind == "different"
     detail = f": {result.detail}" if wrong and ulps == math.inf else ""
     size = f", {ulps:.3g} ULP" if 0 < ulps < math.inf else ""
-    # The numbers of an equal result are those of the exact result. A missing result has none.
+    # An equal result has the numbers of the exact result. A missing result has no numbers.
     numbers = result.sha256 if kind in ("close", "flushed", "different") else None
     return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong, result.cause)
 
@@ -343,10 +339,6 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
 
 
 def _measured(entry: KnownDifferenceResult) -> str:
-    """Return the measured size of a known difference as text.
-
-    If the measured size is larger than the size in the list, the text contains both sizes.
-    """
     size = entry.size or 0.0
     if entry.entry:
         listed, measured = entry.entry.size, entry.finite_size

@@ -32,10 +32,6 @@ def build_report(
 
 
 def with_changes(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Add the changes since a baseline to a report, and update the verdict, the exit status and the problems.
-
-    changes: The changes since the baseline, or None without a baseline.
-    """
     judged = report.model_copy(update={"baseline": changes, "exit_code": exit_status(report, changes)})
     judged = judged.model_copy(update={"problems": _problems(judged)})
     return judged.model_copy(update={"verdict": _verdict_sentence(judged)})
@@ -249,7 +245,6 @@ def _are(number: int) -> str:
 
 
 def _failures(report: ParityReport) -> Iterator[str]:
-    """Yield a phrase for each kind of failure, such as "2 stale known differences"."""
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and is_problem(report, name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):

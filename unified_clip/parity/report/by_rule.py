@@ -50,13 +50,11 @@ class RuleRow:
 
     @property
     def is_exact(self) -> bool:
-        """Whether unified_clip has results on the host path, and all results are exact."""
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)
 
 
 def rule_rows(report: ParityReport, frameworks: Sequence[str]) -> list[RuleRow]:
-    """Return a row for each rule for which two or more frameworks have a function."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

@@ -19,7 +19,6 @@ HEADER = ["", "what", "change", "before", "now", "cases"]
 
 
 def rows(changes: Sequence[Change]) -> list[list[str]]:
-    """Return the rows of the table of changes. If several cases have the same change, they are in one row."""
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:
         verdicts = [text.partition(",")[0] for text in (change.before, change.after)]

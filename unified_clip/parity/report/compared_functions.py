@@ -28,7 +28,6 @@ def titles(report: ParityReport) -> dict[str, str]:
 
 
 def whose(report: ParityReport) -> str:
-    """Return "the frameworks' functions", "your functions", or both."""
     has_native, yours = _kinds(report)
     return (f"{THEIRS} and yours" if has_native else "your functions") if yours else THEIRS
 
@@ -47,7 +46,6 @@ def line(report: ParityReport) -> str:
 
 
 def _kinds(report: ParityReport) -> tuple[bool, bool]:
-    """Return two flags: whether frameworks' functions returned results, and whether the user's functions returned
-    results."""
+    """Return (whether frameworks' functions returned results, whether the user's functions returned results)."""
     users = {result.is_users for _, result in report.natives()}
     return False in users, True in users

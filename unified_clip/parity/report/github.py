@@ -13,10 +13,6 @@ from . import markdown
 
 
 def lines(report: ParityReport, root: Path) -> list[str]:
-    """Return an annotation for each problem.
-
-    root: The suite's directory, which contains the functions of the user.
-    """
     return [_annotation(problem, root) for problem in report.problems]
 
 
@@ -27,7 +23,6 @@ def _annotation(problem: Problem, root: Path) -> str:
 
 
 def _place(problem: Problem, root: Path) -> dict[str, Any]:
-    """Return the keys `file` and `line` for a problem in a function of the user. For other problems, return {}."""
     if ".py:" not in (problem.function or ""):
         return {}
     path, name = own_functions.split_name(problem.function or "", root)

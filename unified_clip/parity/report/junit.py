@@ -141,7 +141,6 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed, or as skipped if the baseline already had the failure."""
     if baseline.excuses(report, key):
         _mark(case, "skipped", "different", f"excused by the baseline: {message}", numbers)
     else:

@@ -81,7 +81,6 @@ def problem_line(problem: Problem) -> str:
 
 
 def cases_of(problem: Problem) -> str:
-    """Return the name of a problem's case. For several cases, return their number and the first name."""
     names = problem.cases
     return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
 
@@ -121,7 +120,6 @@ def known_rows(report: ParityReport) -> list[list[str]]:
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
-    """Return a table row for each case. text: A function that returns the text of a cell."""
     return [
         [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
@@ -159,7 +157,6 @@ def native(results: FrameworkResult) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a short text for a relative size, such as "1.2e-07", or "-" for None."""
     if value is None or not math.isfinite(value):
         return NOTHING if value is None else str(value)
     return "0" if value == 0 else f"{value:.1e}"

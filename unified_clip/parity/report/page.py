@@ -39,12 +39,10 @@ class Card:
 
     @property
     def numbers(self) -> str:
-        """A text with the column numbers, such as "1 3"."""
         return " ".join(str(number) for number, _, _ in self.columns)
 
     @property
     def title(self) -> str:
-        """A text with the framework and the mode of each column, such as "torch, host path and device path"."""
         modes: dict[str, list[str]] = {}
         for _, column, result in self.columns:
             modes.setdefault(column.framework, []).append(compared_functions.title(column.mode, result))
@@ -115,7 +113,6 @@ class PageView:
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
     def percent(self, column: Column, count: int) -> str:
-        """Return the share of results in a column that have a verdict, such as "25 %"."""
         share = 100 * count / sum(number for _, number in self.counts(column))
         if share in (0, 100):
             return f"{share:.0f} %"
@@ -152,11 +149,9 @@ class PageView:
 
     @cached_property
     def reasons(self) -> dict[tuple[str, str], str]:
-        """The reasons of known differences, by (framework, case)."""
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card for the first case of a problem. Return None if the problem has no framework or no mode."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]
@@ -198,7 +193,6 @@ def _template(name: str) -> Any:
 
 
 def _ulps(distance: float) -> str:
-    """Return a distance in ULP as text, or "no number" for inf and NaN."""
     if not math.isfinite(distance):
         return "no number"
     return f"{distance:.3g} ULP" if not 10 <= distance < 1e9 else f"{distance:,.0f} ULP"
@@ -209,7 +203,6 @@ def _breakable(name: str) -> Markup:
 
 
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
-    """Yield (title, description, plot) for each plot that has numbers."""
     if plot := plots.plot_ulps(report):
         words = (
             "Number of results by distance from the exact result, at the first stage that differs: norm, "

@@ -17,7 +17,6 @@ OF_CALLS = ("rule", "steps", "clip_norm")
 
 
 def settings_of(rule: object) -> list[str]:
-    """Return the names of the settings of a rule, or [] for an unknown rule."""
     return [field.name for field in fields(RULES[rule])] if isinstance(rule, str) and rule in RULES else []
 
 
@@ -30,7 +29,6 @@ def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
 
 
 def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
-    """Return an error message about the arguments of a call with an adaptive rule, or '' for valid arguments."""
     rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)
     if not isinstance(rule, str) or rule not in RULES:
         return f"rule = {rule!r:.60}: {no_such('rule', str(rule), list(RULES))}"
@@ -48,7 +46,6 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[str]:
-    """Yield a message for each condition that the gradients of a call violate."""
     count = len(gradients)
     if style == "units":
         halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]

@@ -66,7 +66,6 @@ class CallForm(BaseModel):
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:
-        """Return a text for the end of the case's name, such as ", as tuple"."""
         parts = []
         for key, value in self:
             if value == CallForm.model_fields[key].default:
@@ -84,7 +83,6 @@ PLAIN = CallForm()
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in nested lists, tuples and dicts. For a (name, value) tuple, yield only the value."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):

@@ -72,10 +72,6 @@ class Case:
         return not self.options.frameworks or framework in self.options.frameworks
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
-        """Return whether the case can run inside a compiled graph.
-
-        left_out: The kinds of cases that the suite does not run in graphs.
-        """
         call_form = self.call_form
         needs_value = self.options.raises or self.call.style in ("class", "class in place", "hook")
         unknown = self._shares_memory or (call_form.tensor_arguments and needs_value)

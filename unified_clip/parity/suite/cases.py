@@ -93,10 +93,6 @@ def _cases(
 
 
 def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
-    """Raise SuiteError if a gradient has a complex or integer dtype.
-
-    problem: The beginning of the error message.
-    """
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
             raise SuiteError(
@@ -106,7 +102,6 @@ def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
 
 
 def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for each rule and threshold. For a rule with two bounds, the bounds are -threshold and threshold."""
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
         problem = "takes an adaptive rule, not a threshold" if "rule" in required else ""
@@ -120,7 +115,6 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Split an entry of `calls` into (function name, arguments)."""
     arguments = dict(table)
     name = arguments.pop("call", None)
     if name is None:

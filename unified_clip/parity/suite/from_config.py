@@ -23,7 +23,6 @@ NAMES = {
 
 
 def calls_of_config(path: Path, place: str) -> Iterator[dict[str, Any]]:
-    """Yield a call for each threshold of a configuration."""
     try:
         config = ClipConfig.load(path)
     except ConfigError as error:
@@ -44,7 +43,6 @@ def calls_of_config(path: Path, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _thresholds(config: Settings) -> list[float]:
-    """Return the thresholds to test: both ends of a ramp, or all values of a piecewise schedule."""
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):
         return [threshold.start, threshold.end]
@@ -54,7 +52,6 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return why no public call is equivalent to the configuration, or '' if a call is equivalent."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"

@@ -116,7 +116,7 @@ def _matching_files(pattern: str, file: Path) -> list[Path]:
         raise SuiteError(
             f"{file}, files: {pattern!r} is an invalid pattern: {error}. Write a pattern such as cases/*.toml"
         ) from None
-    if not matching:  # as when the pattern is misspelt
+    if not matching:  # for example, the pattern is misspelt
         raise SuiteError(f"{file}, files: {pattern!r} matches no file in {file.parent}. Correct or remove the pattern")
     return matching
 
@@ -135,10 +135,6 @@ def _check_frameworks(file: Path, frameworks: Collection[str], named: Iterable[t
 
 
 def _framework(table: FrameworkTable, file: Path, name: str, tolerance: float) -> FrameworkTable:
-    """Add default values to a `[frameworks.NAME]` table, and return the table.
-
-    tolerance: The default tolerance.
-    """
     if name not in ADAPTERS.values():
         known = ", ".join(sorted({*ADAPTERS.values()}))
         raise SuiteError(f"{file}: unified_clip has no adapter for the framework {name!r}. Choose from {known}")

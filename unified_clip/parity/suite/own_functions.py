@@ -26,13 +26,11 @@ REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES
 
 
 def split_name(text: str, root: Path) -> tuple[Path, str]:
-    """Convert FILE.py:FUNCTION to (absolute path of the file, name of the function)."""
     path, _, name = text.rpartition(":")
     return (root / path).absolute(), name
 
 
 def lines_of(path: Path) -> dict[str, int]:
-    """Return {function: line} for the functions that a Python file defines, or {} if the file cannot be parsed."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, OSError):

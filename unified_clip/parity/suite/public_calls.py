@@ -48,15 +48,10 @@ class PublicCall:
         return float(arguments[self.required[0]])
 
     def passed_norm(self, arguments: Arguments) -> float | None:
-        """Return the argument `total_norm` or `use_norm`, or None if the call computes the norm."""
         norm = arguments.get("total_norm", arguments.get("use_norm"))
         return None if norm is None else float(norm)
 
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
-        """Return (lower bound, upper bound) of a call that clips by value.
-
-        By default, the lower bound is the negative upper bound.
-        """
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
             return first, arguments[self.required[1]]

@@ -211,7 +211,6 @@ def _text(chosen: Mapping[Path, float], directory: Path, frameworks: Sequence[st
 
 
 def notes(norms: Mapping[Path, float]) -> Iterator[str]:
-    """Yield a note for each file whose gradients do not show the threshold of a clip by the total norm."""
     for path, norm in norms.items():
         if not 0 < norm < math.inf:
             effect = "changes nothing" if norm == 0 else "returns only NaN and zeros"
@@ -232,7 +231,6 @@ def _below(norms: Sequence[float]) -> str:
 
 
 def _is_short(coef: float) -> bool:
-    """Return whether a coefficient is close to a bfloat16 or float16 number."""
     mantissa = math.frexp(coef)[0]
     return any(abs(mantissa * 2**bits - round(mantissa * 2**bits)) < 1 / 8 for bits in (8, 11))
 
@@ -258,8 +256,6 @@ def _norm(path: Path) -> float:
 
 
 def _framework(name: str, *, is_chosen: bool) -> str:
-    """Return the table of a framework. The table is a comment if the framework is missing and the user did not choose
-    it."""
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     python = f'# python = "../{name}/bin/python"\n'

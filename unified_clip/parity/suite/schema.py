@@ -40,8 +40,6 @@ class SuiteTable(BaseModel):
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
-    """Return a validator for strings. If `test` rejects the string, the validator raises an error with the remedy."""
-
     def check(text: str) -> str:
         if not test(text):
             raise ValueError(remedy)

@@ -14,16 +14,11 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def check(case: Case, place: str) -> None:
-    """Raise SuiteError if a case is not supported.
-
-    place: The place of the case in the suite, for the message.
-    """
     if remedy := next(_unsupported(case), None):
         raise SuiteError(f"{place}, {case.call_name}: {remedy}")
 
 
 def _unsupported(case: Case) -> Iterator[str]:
-    """Yield a message for each rule about the keys of a case that the case violates."""
     yield from _containers(case)
     yield from _lists_of_gradients(case)
     yield from _memory(case)
@@ -48,7 +43,6 @@ def _containers(case: Case) -> Iterator[str]:
 
 
 def _lists_of_gradients(case: Case) -> Iterator[str]:
-    """Check the keys with an entry for each gradient: need_clip, groups and listed."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         if values and len(values) != count:

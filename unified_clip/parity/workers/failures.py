@@ -20,7 +20,6 @@ FAILURE_WEIGHTS = {"timed out": 2}
 
 
 def failure_of(end: Exit, timeout: float) -> Failure | None:
-    """Return why a worker failed, or None for the exit status 0."""
     if end.code is None:
         return Failure("timed out", f"no new result in {timeout:g} seconds (choose the number by --timeout); {end}")
     if end.code == 0:

@@ -137,10 +137,6 @@ def _changed_dtype(invocation: Invocation, result: CallResult) -> str:
 
 
 def _other_norm(invocation: Invocation, result: CallResult) -> str:
-    """Return an error message if a user's function returns a norm with a wrong dtype or shape.
-
-    Norms of NumPy are not checked.
-    """
     if result.raised or result.norm is None or tuple(invocation.adapter.packages) == ("numpy",):
         return ""
     gradients = [densify(_read(invocation, tensor)) for tensor in invocation.gradients]
@@ -162,10 +158,6 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 
 
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
-    """Make a call, and record its exceptions and ClipWarnings.
-
-    UserFunctionError and FunctionsMissingError are raised again.
-    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

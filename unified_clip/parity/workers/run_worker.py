@@ -117,7 +117,6 @@ class _Run:
         self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
 
     def collect(self, out: Path) -> bool:
-        """Read the results that the worker has written, and return whether there were new results."""
         names: set[str] = set()
         with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
             names = {path.name for path in out.iterdir()}
@@ -134,7 +133,6 @@ class _Run:
             self.keep(self.remaining.pop(number), failure)
 
     def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
-        """Record the failure of the current item. Then skip the items that should not run after this failure."""
         number = next((number for number in current if number in self.remaining), next(iter(self.remaining)))
         failed = self.remaining.pop(number)
         self._failures.add(failed, failure, had_results=had_results)

@@ -188,7 +188,6 @@ class UserFunction(NamedTuple):
 
 
 def _is_pair(returned: Any) -> bool:
-    """Return whether a result is a tuple (gradients, norm). The norm can be None."""
     return isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict)
 
 

@@ -88,7 +88,6 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Check that the backend takes the code path that the mode tests, such as the host path or the device path."""
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
     def look(tensors: Sequence[Any]) -> Sequence[Any]:

@@ -42,7 +42,6 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 
 
 def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
-    """Store the versions from worker.json in `versions`. Return the failure in the file, if there is one."""
     path = out / "worker.json"
     if not path.exists():
         return None
@@ -57,7 +56,6 @@ def read_start(out: Path, versions: dict[str, str]) -> Failure | None:
 
 
 def read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running. Return [] if the numbers are unknown."""
     with suppress(FileNotFoundError, ValueError):
         *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
         numbers: list[int] = json.loads(last)

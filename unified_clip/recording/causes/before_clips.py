@@ -59,7 +59,6 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    """Return advice for a run that leaves out gradients, such as gradients of frozen parameters."""
     hint = f". Pass them to the clip of {run.name}"
     if attribute := FROZEN.get(line.framework or ""):
         hint += f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
@@ -74,7 +73,6 @@ def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> s
 
 
 def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the exact norms agree and one run clips by an inexact norm."""
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
         return None
@@ -88,7 +86,6 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
-    """Yield (exact norm, cause) if a call clips by an inexact norm."""
     differing = [
         (exact, used) for exact, used in zip(line.norms(), line.used_norms(), strict=False) if not _agree(exact, used)
     ]
@@ -351,11 +348,9 @@ def _agree(a: float, b: float) -> bool:
 
 
 def listed(names: Collection[str], most: int = 3) -> str:
-    """Return some names as text, such as "'a', 'b', 'c' and 2 more". The text has up to `most` names."""
     return ", ".join([repr(name) for name in names][:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Return some names as text, such as "'a', 'b', 'c' and 2 others". The text has up to 3 names."""
     others = [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
     return enumeration([*map(repr, names[:3]), *others])

@@ -29,7 +29,6 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return (first divergence, cause) if coefficients differ because of different eps."""
     for index, pair in enumerate(pairs):
         if _has_other_eps(pair) and (divergence := _shown_by(pair)):
             cause = another_eps(DivergencePoint(a, b, pairs, index, divergence), pair)

@@ -16,7 +16,6 @@ TINY = 1e-10
 
 
 def largest_difference(pair: CallPair) -> float:
-    """Return the largest relative difference of the gradients' norms. Rounding noise counts as 0."""
     floor = max(noise_floor(pair.a), noise_floor(pair.b))
     differences = (distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor)
     return max(differences, default=0.0)
@@ -42,7 +41,6 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _multiplied(point: DivergencePoint, pair: CallPair) -> str:
-    """Return advice if at most half of the gradients differ, all by the same factor."""
     norms = list(numbers(pair, "gradient"))
     factors = {name or "": b / a for name, a, b in _differing(pair) if a}
     factor = float(f"{next(iter(factors.values()), math.nan):.2g}")
@@ -61,7 +59,6 @@ def _multiplied(point: DivergencePoint, pair: CallPair) -> str:
 
 
 def _decayed(point: DivergencePoint, pair: CallPair) -> str:
-    """Return advice if a run might add weight decay to its gradients before the clip."""
     zeros = [name for name, weight, _ in numbers(pair, "weight") if not weight]
     if not losses_agree(point, pair) or any(name in zeros for name, *_ in _differing(pair)):
         return ""

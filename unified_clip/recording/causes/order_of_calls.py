@@ -42,7 +42,6 @@ Again = tuple[float, float, float]
 
 
 def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
-    """For each run that might clip the same gradients twice, yield (run, result of `_clips_again`)."""
     missing = point.missing
     if missing is None:
         for run in (point.a, point.b):
@@ -183,7 +182,6 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
 
 
 def groups_for_per_tensor(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run clips per tensor, and the other run clips the same gradients in several groups."""
     for run, other in point.both_ways():
         whole, groups = (calls_at(each, point.first.step) for each in (run, other))
         if len(whole) != 1 or whole[0].rule != "each" or any(each.rule != "global" for each in groups):

@@ -11,11 +11,9 @@ from ..pairs.calls import CallPair
 from ..pairs.packed_parameters import unpaired_blocks
 
 GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
-"""Text that is part of the weight names in Keras' GRU and in Keras' LSTM."""
 
 
 def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port of Keras' GRU or LSTM has its gates in a wrong order."""
     if (pair.a.framework == "tensorflow") == (pair.b.framework == "tensorflow"):
         return None
     text = {name: f"{name} {pair.names[name]}" for name in orders}

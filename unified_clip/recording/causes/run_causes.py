@@ -42,7 +42,6 @@ SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the t
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:
-    """Return every cause that agrees with the recorded numbers at a divergence."""
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
         cause = (
@@ -54,7 +53,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         return [cause] if cause else []
     if point.first.is_noise:
         return [_noise(point)]
-    # Only the first cause counts, because its numbers can look like those of the later ones.
+    # Only the first cause counts, because its numbers can look like the numbers of the later causes.
     exclusive = (
         before_clips.still_scaled(point, pair)
         or _not_finite(point, pair)
@@ -148,10 +147,7 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
-    """Return a cause if the norms show missing, swapped or scaled gradients.
-
-    floors: For each run, the largest norm that counts as rounding noise. Such norms are treated as 0.
-    """
+    """Search the norms for missing, swapped or scaled gradients. Norms up to the run's number in `floors` are noise."""
     expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
     observed = [0.0 if norm <= floors[1] else norm for norm in observed]
     if len(expected) != len(observed):  # it is unknown which noise is missing
@@ -268,8 +264,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Convert the recorded call `line` to an `Observation`. Its expected results are the results of the call
-    `reference`."""
+    """The results of the call `reference` are the expected results of the observation."""
     limit, p, total = reference.threshold, reference.order, combined_norm(reference.norms(), reference.order)
     norms = {name: each.norm for name, each in reference.parameters.items()}
     if not norms or not math.isclose(combined_norm(list(norms.values()), p), total, rel_tol=ROUNDED):

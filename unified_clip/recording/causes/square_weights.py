@@ -19,11 +19,7 @@ def is_embedding(*names: str) -> bool:
 
 
 def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
-    """Return whether a square weight surely needs no transpose.
-
-    A missing transpose changes the gradients and the losses. Therefore, equal gradients or equal losses show that the
-    weight is right.
-    """
+    """Return whether equal gradients or equal losses prove that a square weight needs no transpose."""
     other = pair.names[name]
     if is_embedding(name, other):
         return True

@@ -90,22 +90,20 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
 
 
 def _have_losses(*steps: OptimizerStep) -> bool:
-    """Return whether both steps have the loss of each backward pass."""
     return all(each.losses and each.backward_calls in (None, len(each.losses)) for each in steps)
 
 
 def _regularized(pair: CallPair, norms: Norms) -> Iterator[Sequence[str]]:
-    """Yield lists of weights that a regularizer might contain."""
     yield list(norms)
     yield [name for name in norms if len(pair.a.parameters[name].shape) > 1]
     yield _differing(norms)
 
 
 def _from_losses(own: OptimizerStep, step: OptimizerStep, pair: CallPair, norms: Norms) -> Iterator[float]:
-    """Yield each weight decay that explains the larger loss of a run. No optimizer has weight decay.
+    """Yield each weight decay that explains the larger loss of a run.
 
-    Other data can also explain the larger loss. So the weight decay, or half of it, must have at most two digits, like
-    numbers in a script.
+    Other data can also explain this loss. So the weight decay or its half must have at most two digits, like a number
+    in a script.
     """
     added = math.fsum(own.losses) - math.fsum(step.losses)
     error = max(EXACT, LOSS_ERROR * abs(math.fsum(own.losses)) / added) if added > 0 else 0.0
@@ -140,7 +138,6 @@ def _differing(norms: Norms) -> list[str]:
 
 
 def _without_effect(decay: float, norms: Norms) -> list[str]:
-    """Return the parameters whose weight decay is too small to change the norms of the gradients."""
     return [name for name, (weight, _, short) in norms.items() if not decay * weight > PRODUCT * short]
 
 
@@ -190,7 +187,6 @@ def regularizer_cause(
 
 
 def _weights(pair: CallPair) -> dict[str, float]:
-    """Return the norm of each weight by name, or {} if a norm is unknown."""
     weights = {}
     for name, other in pair.names.items():
         norms = (pair.a.parameters[name].weight, pair.b.parameters[other].weight)

@@ -37,7 +37,7 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
 
     UsageError: The file or its directory of parts already exists, or cannot be created.
     """
-    print(end="", flush=True)  # Lines that this process printed come before those of the command.
+    print(end="", flush=True)  # lines of this process come before the command's lines
     parts = file.with_name(f"{file.name}.parts")
     _create(file, parts)
     settings = ProcessSettings(str(parts.absolute()), norms)
@@ -128,7 +128,7 @@ def _forwarding() -> Iterator[list[subprocess.Popen[bytes]]]:
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number, handler in before.items():
-            if handler != signal.SIG_IGN:  # as nohup has it
+            if handler != signal.SIG_IGN:  # nohup sets SIG_IGN
                 signal.signal(number, forward)
         yield processes
     finally:

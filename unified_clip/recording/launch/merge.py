@@ -13,12 +13,9 @@ from .process import FAILED, NOTES, PART
 
 @dataclass(frozen=True)
 class RecordingPart:
-    """The header and the complete lines in the file of a process."""
-
     header: dict[str, Any]
     lines: Sequence[str]
     incomplete_line: bool
-    """Whether the last line of the file was incomplete."""
 
     @property
     def order(self) -> tuple[float, str]:

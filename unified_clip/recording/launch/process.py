@@ -26,7 +26,6 @@ RANKS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Names of environment variables in which launchers store the rank and the world size."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class ProcessRecording(Recording):
         return self._file
 
     def _warn(self, message: str) -> None:
-        """Write a warning to a file. `unified-clip record` prints the warnings of all processes at the end."""
+        """Write a warning to a file, because `unified-clip record` prints the warnings of all processes at the end."""
         if message not in self._warnings:
             self.on_warning(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
@@ -82,7 +81,6 @@ def _describe_process() -> dict[str, object]:
 
 
 def _rank() -> tuple[int | None, int | None]:
-    """Return (rank, world size) from PyTorch or from a launcher's environment variables, or (None, None)."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

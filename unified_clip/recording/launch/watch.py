@@ -27,10 +27,8 @@ PLAIN_INTERVAL = 30.0
 """Seconds between two lines if stderr is not a terminal."""
 
 RECENT = 100
-"""The number of calls in the column of recent calls."""
 
 MOST_ROWS = 8
-"""The greatest number of processes in the view."""
 
 SHARE = 3
 """The view takes at most 1 / SHARE of the lines of a terminal."""
@@ -85,7 +83,6 @@ class WatchedProcess:
             self.recent.append(bool(line["clipped"]))
 
     def cells(self) -> list[str]:
-        """Return the row of the process in the table, with "-" for unknown values."""
         recent = f"{sum(self.recent) / len(self.recent):.0%}" if self.recent else "-"
         share = f"{self.clipped / self.calls:.0%} of {self.calls}" if self.calls else "-"
         rank, step = "-" if self.rank is None else f"{self.rank}", f"{self.optimizer_steps or self.step}"
@@ -93,7 +90,6 @@ class WatchedProcess:
 
 
 def _number(value: Any) -> str:
-    """Return a recorded number as text, or "-" for None. A list becomes a text such as "2.5 (largest of 10)"."""
     if isinstance(value, list):
         finite = [each for each in value if not isinstance(each, str)]
         return f"{_number(max(finite, default=None))} (largest of {len(value)})"
@@ -170,7 +166,6 @@ class Terminal:
         self._write(f"\x1b7{''.join(rows)}\x1b8")
 
     def _reserve(self, count: int, height: int) -> None:
-        """Reserve the last lines of the terminal. The command's output then scrolls above these lines."""
         newlines = "\n" * count
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 
@@ -191,7 +186,6 @@ def has_live_view() -> bool:
 
 @contextmanager
 def watching(directory: Path) -> Iterator[None]:
-    """Show the numbers of all processes on stderr while the `with` block runs."""
     if sys.stderr is None:
         yield
         return

@@ -40,8 +40,7 @@ class Hooks:
         self._missing: dict[str, tuple[str, str]] | None = None
         """The entries of `WATCHED` whose hooks were not added yet, or None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
-        """The function that reports the error if the hooks of a framework cannot be added. The dispatcher sets this
-        attribute."""
+        """Called with the error if the hooks of a framework cannot be added. The dispatcher sets this attribute."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Replace a function by `wrapper(function)` while hooks are in place.
@@ -58,7 +57,6 @@ class Hooks:
                 self._replace(hook, homes)
 
     def on_switch(self, on: Callable[[], object], off: Callable[[], object]) -> None:
-        """Call `on` whenever the hooks are added, and call `off` whenever the hooks are removed."""
         self._switches.append((on, off))
         if self._is_on:
             on()

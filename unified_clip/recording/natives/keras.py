@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
-    """Run and record an optimizer's own clipping, and return the clipped gradients.
+    """Record an optimizer's own clipping.
 
     A graph of TensorFlow runs the recording operation only if the returned gradients depend on this operation.
     """
@@ -84,7 +84,6 @@ SETTINGS = {
     "epsilon": "eps",
     "amsgrad": "amsgrad",
 }
-"""Maps each attribute of Keras' optimizers to the name of the setting in a recording."""
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +125,6 @@ def _class_name(optimizer: Any) -> str:
 
 
 def _updates_weights(optimizer: Any) -> Any:
-    """Return whether the next call of `apply` updates the weights instead of only accumulating gradients."""
     steps = optimizer.gradient_accumulation_steps
     return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
 
@@ -149,7 +147,6 @@ def _settings(optimizer: Any) -> dict[str, Any]:
 
 
 def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
-    """Return (weight decay, number of elements) for each variable. The decay of an excluded variable is 0."""
     decay = optimizer.weight_decay or 0.0
     variables = optimizer._trainable_variables
     return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]

@@ -51,7 +51,6 @@ class NativeCall:
     """The norm that the caller passed, for example by `use_norm=`. None means that the function measures the norm."""
 
     def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
-        """Return the settings of the call as fields of a recorded line."""
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
         return {
             "framework": self.framework,
@@ -99,14 +98,13 @@ class ObservedTensors:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Any], lengths: Sequence[int], *more: Any) -> ObservedTensors:
-        """Split a flat list of arrays into `before`, `after` and `weights`."""
         rest = iter([from_numpy(np.array(each)) for each in arrays])
         before, after, weights = ([next(rest) for _ in range(length)] for length in lengths)
         return cls(before, after, weights, *more)
 
 
 def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
-    """Return the fields of the recorded line for a call. `observed` must contain all gradients after the call."""
+    """`observed` must contain all gradients after the call."""
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
@@ -183,14 +181,12 @@ def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tup
 
 
 def exact_norm(tensors: Sequence[Dense], p: float) -> float:
-    """Return the correctly rounded p-norm of all tensors together."""
     # NumPy lacks bfloat16, whose numbers float32 represents
     arrays = [each.values().astype(np.float32) if each.dtype == "bfloat16" else each.array for each in tensors]
     return float(get_total_norm(arrays, p))
 
 
 def coefficient_by_formula(call: NativeCall, n: float) -> float | None:
-    """Apply the function's formula to a norm. Return None if the threshold is not a single number."""
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else None
 
 

@@ -38,10 +38,7 @@ class NativeCallObserver:
 
     @contextmanager
     def outermost(self) -> Iterator[bool]:
-        """Yield whether to record a call.
-
-        Calls inside a recorded call, or inside a function of unified_clip, are not recorded.
-        """
+        """Yield False for calls inside a recorded call or inside a function of unified_clip, which are not recorded."""
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
             return
@@ -52,8 +49,6 @@ class NativeCallObserver:
             self._thread.inside = False
 
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a decorator that calls `watch(function, *args, **kwargs)` instead of `function(*args, **kwargs)`."""
-
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
                 with self.outermost() as is_outermost:
@@ -118,7 +113,7 @@ class RunningNativeCall:
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
-        """Record the results of the call. If `__init__` got `observed`, `after` is ignored."""
+        """If `__init__` got `observed`, `after` is ignored."""
         for recorder, event in self._events:
             with _reported(recorder.recording, self._call):
                 event.end(returned_norm)
@@ -149,7 +144,7 @@ def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """Return the elements as a NumPy array. NumPy has no bfloat16, so bfloat16 is converted to float32."""
+    """NumPy has no bfloat16, so bfloat16 is converted to float32."""
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 
@@ -157,7 +152,6 @@ OBSERVER = NativeCallObserver()
 
 
 def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any]]:
-    """Remove each position at which `before` has None from all lists. Empty lists stay empty."""
     places = [index for index, each in enumerate(before) if each is not None]
     return [[each[index] for index in places] if each else [] for each in (before, *others)]
 

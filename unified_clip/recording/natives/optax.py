@@ -34,7 +34,6 @@ SETTINGS = {
     "eps": "eps",
     "eps_in_sqrt": "eps_in_sqrt",
 }
-"""Maps each argument of optax to the name of the setting in a recording."""
 
 
 def install() -> None:

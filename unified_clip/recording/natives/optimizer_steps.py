@@ -13,7 +13,6 @@ from ..optimizers.names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
-"""The largest number of losses that `Losses` keeps for the next step of an optimizer."""
 
 UNSCALED = "_unified_clip_unscaled"
 """The name of an attribute of a scaled loss. The hook for Keras stores the unscaled loss in this attribute."""
@@ -50,7 +49,6 @@ class Losses:
         self._waiting.append(loss)
 
     def take(self) -> list[float]:
-        """Remove all losses from the list, and return their values without loss scale."""
         losses = []
         while self._waiting:
             with reported("a loss"):
@@ -76,7 +74,6 @@ class StepWatcher:
         self._empty_clips = 0
 
     def before_backward(self) -> None:
-        """Count a backward pass. The first backward pass after a step checks whether the gradients were cleared."""
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None

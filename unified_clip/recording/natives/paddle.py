@@ -160,7 +160,6 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(optimizer: Any) -> None:
-    """Record a step after the update of its last parameter group."""
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
@@ -193,7 +192,6 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, or a list of different weight decays. Return None if a decay is unknown."""
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
@@ -207,7 +205,7 @@ def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
         decays = getattr(optimizer, "_apply_decay_param_fun", None)
         return 0.0 if decays and not decays(parameter.name) else optimizer._weight_decay
     decay = getattr(parameter, "regularizer", None) or optimizer.regularization
-    if decay is None:  # Momentum keeps L2 decay apart
+    if decay is None:  # Momentum stores its L2 decay in `regularization_coeff`
         return float(group.get("regularization_coeff", getattr(optimizer, "_regularization_coeff", 0.0)))
     return float(decay._coeff) if isinstance(decay, paddle.regularizer.L2Decay) else None
 
@@ -238,6 +236,5 @@ def _is_cleared(optimizer: Any) -> bool:
 
 
 def _groups(optimizer: Any) -> list[Any]:
-    """Return the parameter groups of an optimizer. Without groups, all parameters form one group."""
     parameters = list(optimizer._param_groups or [])
     return parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]

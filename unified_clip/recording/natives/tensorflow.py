@@ -31,7 +31,6 @@ GRADIENTS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 The keys are the ids of the tensors."""
 
 SOURCE = "_unified_clip_source"
-"""The name of the attribute that stores the `Source` of a gradient."""
 
 ONE_GRADIENT = ("Cast", "Identity", "UnsortedSegmentSum")
 """Operations in a graph whose result is the gradient of the same variable as their first input.
@@ -305,7 +304,6 @@ def _is_sparse(tensor: Any) -> bool:
 # -- steps of TensorFlow 1's optimizers
 
 SETTINGS = {"_momentum": "momentum", "_centered": "centered", "_epsilon": "eps"}
-"""Maps each attribute of TensorFlow 1's optimizers to the name of the setting in a recording."""
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,10 +39,6 @@ class GradientVersions:
         self._states = {key: state for optimizer in self._optimizers.values() for key, state in _states(optimizer)}
 
     def count_changed(self, optimizer: Any) -> int | None:
-        """Count the optimizer's gradients that have changed since the backward pass.
-
-        Return None if the answer is unknown, for example after a recorded clip call.
-        """
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None
         pairs = [(self._states.get(key), state) for key, state in _states(optimizer)]
@@ -76,7 +72,6 @@ class ModelNames:
         self._vain_searches = 0
 
     def name_of(self, parameter: Any) -> str | None:
-        """Return the name of a parameter, or None if the name is unknown or ambiguous."""
         if not isinstance(parameter, torch.nn.Parameter):
             return None
         if parameter not in self._names and self._vain_searches < MOST_SEARCHES:

@@ -13,7 +13,6 @@ from ..recorded_run import OptimizerStep, RecordedRun
 def compare_clearing(
     a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
 ) -> Iterator[StepDifference]:
-    """Yield a difference if only one run clears its gradients."""
     cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
     if None not in cleared and cleared[0] != cleared[1]:
         run, other = (a, b) if not cleared[0] else (b, a)

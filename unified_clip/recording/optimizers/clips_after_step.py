@@ -15,7 +15,6 @@ DESCENT = 0.1
 
 
 def is_late(run: RecordedRun) -> bool:
-    """Return whether the run makes each clip after the optimizer step, not before the step."""
     steps = run.optimizer_steps
     count = steps[1].calls if len(steps) > 1 else len(run.lines)
     is_even = all(step.calls == number * count for number, step in enumerate(steps))
@@ -23,7 +22,6 @@ def is_late(run: RecordedRun) -> bool:
 
 
 def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
-    """Compare whether two runs clip before or after the optimizer step. If both do the same, return None."""
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) == is_late(b):
         return None
     late, early = (a, b) if is_late(a) else (b, a)
@@ -33,7 +31,6 @@ def late_clips(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 
 
 def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if the weights show that one run clips after the optimizer step."""
     if point.first.stage != "weight":
         return None
     gradients = point.gradients()
@@ -58,8 +55,8 @@ def late_clip_by_weights(point: DivergencePoint, pair: CallPair) -> Cause | None
 
 
 def _late_run(point: DivergencePoint, pair: CallPair) -> RecordedRun | None:
-    # The late run has stepped with unclipped gradients, the other run with clipped ones. With SGD, the weights show
-    # which run it is. With other optimizers, all weights must have moved in the same direction.
+    # The late run has stepped with unclipped gradients, the other run with clipped gradients. With SGD, the weights
+    # show which run it is. With other optimizers, all weights must have moved in the same direction.
     coefs = (pair.a.known_coefs(), pair.b.known_coefs())
     if point.index + 1 >= len(point.pairs) or not len(coefs[0]) == len(coefs[1]) == 1:
         return None

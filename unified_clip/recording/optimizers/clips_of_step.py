@@ -74,7 +74,6 @@ def left_out_clip(
 
 
 def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    """Return whether the optimizers surely use unclipped gradients in all of these steps."""
     changes = {step.changed for step in steps} - {None}
     return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
 

@@ -118,10 +118,6 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """Return whether two settings are close. A tuple has one number for each parameter group.
-
-    Repeated numbers and the order of the groups are ignored.
-    """
     left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
     pairs: Iterable[tuple[float, float]]
     if 1 in (len(left), len(right)):

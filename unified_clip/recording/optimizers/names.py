@@ -8,7 +8,6 @@ LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.",
 """The modules of the frameworks' own optimizers. A class outside of these modules is treated as a class of the user."""
 
 ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adamax)w$")
-"""Matches the W in the name of a class such as AdamW, MyAdamW or optax.adamw."""
 
 SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "centered", "eps", "eps_in_sqrt",

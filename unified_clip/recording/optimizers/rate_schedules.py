@@ -11,7 +11,6 @@ from ..recorded_run import RecordedRun
 from .settings import TINY, same_setting
 
 FASTEST = 64
-"""The largest factor between the speeds of two schedules that `pace_text` finds."""
 
 
 def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
@@ -53,7 +52,6 @@ def rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferenc
 
 
 def pace_text(a: RecordedRun, b: RecordedRun, rounding: float) -> str:
-    """Return advice if the learning rate of one run changes 2, 3 or more times as fast as in the other run."""
     if any(step.backward_calls == 0 for run in (a, b) for step in run.optimizer_steps):
         return ""
     for run, other in ((b, a), (a, b)):

@@ -20,7 +20,7 @@ TINY = 1e-20
 MOMENTUM = "rule for momentum"
 
 SETTING_TEXTS = {"eps": "the optimizer's eps"}
-"""Maps names of settings to texts. The text of eps names the optimizer, because a clip can also have an eps."""
+"""The text of eps names the optimizer, because a clip can also have an eps."""
 
 
 def compare_settings(
@@ -86,10 +86,6 @@ def compare_changed_rates(a: RecordedRun, b: RecordedRun) -> Iterator[StepDiffer
 def same_setting(
     a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False, rounding: float = TINY
 ) -> bool:
-    """Return whether two settings are equal, up to a relative `tolerance` or an absolute `rounding`.
-
-    The order of the parameter groups matters only if `is_ordered` is True.
-    """
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]
     pairs = zip(left, right, strict=False)

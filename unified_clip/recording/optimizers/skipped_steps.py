@@ -173,7 +173,6 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of skipped iterations before the step), computed from the number of backward passes."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

@@ -49,7 +49,6 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
 
 
 def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
-    """Yield the iterations of a run. Without recorded backward passes, each iteration has `size` optimizer steps."""
     steps = run.optimizer_steps
     numbers = [step.step for step in steps]
     if not numbers or numbers != list(range(1, len(numbers) + 1)):
@@ -64,7 +63,6 @@ def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def is_clipped_first(iteration: Iteration) -> bool:
-    """Return whether each optimizer step of the iteration comes after its clip call."""
     steps, lines = iteration
     counts = (sum(line.step <= step.step for line in lines) for step in steps)
     return all(count >= min(number, len(lines)) for number, count in enumerate(counts, start=1))
@@ -112,7 +110,6 @@ def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
 
 
 def _is_direct(iteration: Iteration) -> bool:
-    """Return whether each step of the iteration directly follows its own clip calls."""
     steps, lines = iteration
     return {step.step for step in steps} == {line.step for line in lines}
 
@@ -143,7 +140,6 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
 
 
 def clipped_size(iteration: Iteration) -> float:
-    """Count the elements of all clipped gradients in an iteration. If this number is unknown, count the gradients."""
     _, lines = iteration
     if any(line.parameters for line in lines):
         return sum(map(elements, lines))
@@ -243,7 +239,6 @@ def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
 
 
 def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
-    """Join the steps of several optimizers into one step, as if they were parameter groups of one optimizer."""
     if len(steps) == 1:
         return steps[0]
     names = [name for name in steps[0].settings if all(name in step.settings for step in steps)]

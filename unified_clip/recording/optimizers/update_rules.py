@@ -11,7 +11,6 @@ from ..recorded_run import OptimizerStep
 from .names import ADAMW, LIBRARIES
 
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
-"""Matches the name of a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
 """Names of Keras' optimizers, in lower case. They sum the repeated rows of a gradient before the update."""
@@ -40,16 +39,11 @@ def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
 
 
 def _kind(step: OptimizerStep) -> str:
-    """Return the name of an optimizer's class in lower case.
-
-    AdamW becomes "adam", and Momentum becomes "sgd".
-    """
     kind = ADAMW.sub("", step.optimizer).rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(kind, kind)
 
 
 def _is_subtracted(step: OptimizerStep) -> bool | None:
-    """Return whether an optimizer subtracts weight decay from the weights, or None if the answer is unknown."""
     if ADAMW.search(step.optimizer) or step.optimizer.startswith("keras.optimizers."):
         return True
     is_known = step.optimizer.startswith(("torch.optim.", "paddle.optimizer."))

@@ -73,7 +73,6 @@ PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
-    """Return {step: greatest learning rate}. The learning rate is 0 for optimizers that are not in ADAPTIVE."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
         rate = greatest_setting(step, "lr") if _is_of(step, ADAPTIVE) else 0.0
@@ -90,7 +89,6 @@ def _gain(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def greatest_setting(step: OptimizerStep, name: str) -> float:
-    """Return the greatest value of a setting in all parameter groups, or 0 if the setting was not recorded."""
     value = step.settings.get(name, 0.0)
     return float(max(value, default=0.0) if isinstance(value, tuple) else value)
 
@@ -132,8 +130,6 @@ An entry is None if the two calls cannot be paired.
 
 
 class MissingCalls(NamedTuple):
-    """The clip calls of one run in a step that have no partner in the other run."""
-
     step: int
     is_first: bool
     calls: Sequence[RecordedCall]
@@ -162,7 +158,6 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return (sorted calls of `a`, sorted calls of `b`, missing calls)."""
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -211,10 +206,7 @@ def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | 
 
 
 def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
-    """Return the fraction of gradients that two calls have in common, or None if no gradients were recorded.
-
-    Gradients are compared by name, or by shape if one call has no names.
-    """
+    """Return the fraction of common gradients, or None without recorded gradients. Without names, shapes count."""
     if not call.parameters or not other.parameters:
         return None
     sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]
@@ -230,7 +222,6 @@ def _named(call: RecordedCall, names: Names) -> list[str]:
 
 
 def have_near_norms(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls have the same norms up to rounding, in any order."""
     norms = [sorted(each.known_norms()) for each in (a, b)]
     is_near = partial(math.isclose, rel_tol=PRODUCT)
     return len(norms[0]) == len(norms[1]) > 0 and all(map(is_near, *norms))
@@ -291,7 +282,6 @@ RULES = {"global": "by the total norm", "each": "per tensor", "slices": "per sli
 
 
 def clip_text(call: RecordedCall) -> str:
-    """Return a clip call in words, such as "clip_grad_norm_, by the total norm with the threshold 1"."""
     text = f"{call.call}, {RULES.get(call.rule or '', 'by an unknown rule')}"
     if isinstance(call.threshold, tuple):
         return f"{text} with the bounds {call.threshold[0]:.6g} and {call.threshold[1]:.6g}"

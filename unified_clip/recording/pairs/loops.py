@@ -15,7 +15,6 @@ from .packed_parameters import join_clips
 
 
 def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """If only one run clips in a loop, merge the calls of the loop."""
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():
@@ -59,7 +58,6 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _are_loops_over_other_parameters(a: list[RecordedCall], b: list[RecordedCall]) -> bool:
-    """Return whether each loop clips named parameters that the other loop does not clip."""
     names = [{name for line in lines for name in line.parameters} for lines in (a, b)]
     are_other = names[0] - names[1] and names[1] - names[0] and not any(map(str.isdecimal, names[0] | names[1]))
     return bool(are_other) and all(1 < len(lines) == count_mergeable(lines) for lines in (a, b)) and len(a) != len(b)
@@ -95,7 +93,7 @@ def count_mergeable(lines: Sequence[RecordedCall]) -> int:
 def _count_parts(lines: Sequence[RecordedCall], tensors: int) -> int:
     """Count the calls at the start of the list that together clip this number of gradients, per tensor or by value.
 
-    The calls have equal settings and different gradients. If there are no such calls, return 0.
+    The calls have equal settings and different gradients. Without such calls, the result is 0.
     """
     names: set[str] = set()
     counts = list(itertools.accumulate(map(_tensor_count, lines)))

@@ -49,7 +49,6 @@ def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) 
 
 
 def _is_bias(call: RecordedCall, name: str) -> bool:
-    """Return whether a parameter is a bias. A parameter with at most one axis counts as a bias."""
     return len(call.parameters[name].shape) < 2 or "bias" in name.lower()
 
 
@@ -66,13 +65,11 @@ def _single_to_many(
 
 
 def elements(call: RecordedCall) -> float:
-    """Count the elements of a call's gradients. Return NaN if the number is unknown."""
     sizes = [each.elements for each in call.parameters.values()]
     return math.nan if None in sizes or not sizes else float(sum(size or 0 for size in sizes))
 
 
 def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
-    """Split two lists of sizes into parts with equal sums. Yield the positions of each part in both lists."""
     if None in (*a, *b) or sum(map(int, filter(None, a))) != sum(map(int, filter(None, b))):
         return
     ends = [list(itertools.accumulate(int(size or 0) for size in sizes)) for sizes in (a, b)]
@@ -132,7 +129,6 @@ def _joined(call: RecordedCall, parts: Sequence[Sequence[str]]) -> RecordedCall:
 
 
 def separate(call: RecordedCall) -> Iterator[tuple[str, Parameter]]:
-    """Yield the name and the values of each parameter. A joined parameter is split into its parts."""
     for name, parameter in call.parameters.items():
         if isinstance(parameter, JoinedParameter):
             yield from zip(name.split(JOINT), parameter.parts, strict=False)
@@ -141,7 +137,6 @@ def separate(call: RecordedCall) -> Iterator[tuple[str, Parameter]]:
 
 
 def packed_names(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[str]:
-    """Return the names of parameters that contain several parameters of the other call."""
     joined = [
         (isinstance(a.parameters[name], JoinedParameter), isinstance(b.parameters[other], JoinedParameter), name, other)
         for name, other in names.items()

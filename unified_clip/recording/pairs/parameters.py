@@ -42,7 +42,7 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the lengths of a shape as sorted strings. A weight and its transpose have the same result."""
+    """A weight and its transpose have the same result."""
     return tuple(sorted(map(str, shape)))
 
 
@@ -111,10 +111,6 @@ def _not_a_string(name: str, value: object) -> str:
 
 
 def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
-    """Return `names` as a mapping from run a to run b.
-
-    Return None if a name is unknown, or if the keys belong to different runs.
-    """
     both = (names, {other: name for name, other in names.items()})
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 

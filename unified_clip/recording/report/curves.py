@@ -60,7 +60,6 @@ def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
 
 
 def learning_rates(steps: Sequence[OptimizerStep]) -> list[Point]:
-    """Return the curve of the learning rates. A point contains the rates of all parameter groups."""
     rates = [(step.step, step.settings.get("lr")) for step in steps]
     listed = ((step, rate if isinstance(rate, tuple) else [rate]) for step, rate in rates if rate is not None)
     return number_points((step, float(rate)) for step, of_groups in listed for rate in of_groups)
@@ -73,7 +72,6 @@ def _point(step: int, numbers: Sequence[float]) -> Point:
 
 
 def _groups(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
-    """Group items by step. Neighbouring steps share a group if there are more than MOST_COLUMNS steps."""
     by_step: dict[int, list[Item]] = {}
     for step, item in items:
         by_step.setdefault(step, []).append(item)

@@ -60,7 +60,6 @@ def format_relative(relative: float) -> str:
 
 
 def _compared(comparison: RecordingComparison) -> str:
-    """Return a phrase about the compared calls, such as "in all 3 calls that were compared"."""
     count, totals = len(comparison.pairs), [len(run.lines) for run in comparison.runs]
     is_partial = max(totals) > count
     text = f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"

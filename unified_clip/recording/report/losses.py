@@ -29,8 +29,6 @@ def logged_numbers(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def pair_numbers(a: Sequence[Numbered], b: Sequence[Numbered]) -> Iterator[NumberPair]:
-    """Pair the numbers of two runs by order if both runs have the same number of values. Otherwise, pair the numbers by
-    step."""
     if len(a) == len(b):
         yield from zip(a, b, strict=True)
         return

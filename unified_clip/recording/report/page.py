@@ -37,7 +37,6 @@ def render(report: ComparisonReport) -> str:
 
 
 def _tiles(report: ComparisonReport) -> Iterator[tuple[str, str, str]]:
-    """Yield (large text, caption, CSS class) for each tile at the top of the page."""
     if report.divergences:
         first = report.divergences[0]
         yield f"step {first.step}", f"first difference: {first.stage}", "different"
@@ -61,7 +60,6 @@ def _number(value: Any, stage: str = "") -> str:
 
 
 def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (name of a fact, [text for run A, text for run B])."""
     yield "file", [run.file for run in runs]
     yield "command", [shlex.join(["python", *run.command]) if run.command else "not recorded" for run in runs]
     yield "framework", [", ".join(run.frameworks) for run in runs]
@@ -74,7 +72,6 @@ def _facts(runs: Sequence[Run]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _plots(report: ComparisonReport) -> Iterator[tuple[str, str, Markup]]:
-    """Yield (title, description, plot) for each plot that has numbers."""
     marked_steps = [each.step for each in report.divergences]
     if plot := run_plots.clips([run.clips for run in report.runs], marked_steps):
         words = "The total norm (line) and the threshold (dashes) at each step. Clipped steps are marked below."

@@ -39,7 +39,6 @@ def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
 
 
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:
-    """Return the first step at which different eps have an effect, or None."""
     causes = comparison.divergences.items()
     kind = "another eps of the clip"
     steps = [divergence.step for divergence, each in causes if any(cause.kind == kind for cause in each)]

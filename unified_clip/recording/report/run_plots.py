@@ -29,7 +29,6 @@ LOGARITHMIC = 50
 """The factor between positive numbers above which the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""The smallest relative distance in plots."""
 
 Curve = Sequence[Point]
 
@@ -56,7 +55,6 @@ class Frame:
         return FLOOR - (FLOOR - TOP - 14) * (max(number, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yield (y coordinate, label) for each tick of the y axis."""
         if self.logarithmic:
             low, high = round(self.low), round(self.high)
             powers = range(low, high + 1, max(1, (high - low) // 6))
@@ -155,7 +153,6 @@ def _marked(frame: Frame, marked_steps: Sequence[int]) -> Iterator[Markup]:
 
 
 def _curves(run: Curve, frame: Frame) -> Iterator[Markup]:
-    """Yield the curve of the largest numbers, and the band between the smallest and the largest numbers."""
     highest = [(frame.x(each.step), frame.y(each.high)) for each in run if each.high is not None]
     lowest = [(frame.x(each.step), frame.y(each.low)) for each in reversed(run) if each.low is not None]
     if highest:

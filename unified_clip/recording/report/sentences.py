@@ -109,7 +109,6 @@ def explanations(comparison: RecordingComparison) -> Iterator[DivergenceText]:
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
-    """Return sentences about the agreement of the runs, about numbers that were not compared, and about warnings."""
     if comparison.first is None:
         same = f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."
         unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]

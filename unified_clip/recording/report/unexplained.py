@@ -91,7 +91,6 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
 
 
 def other_parameters(comparison: RecordingComparison) -> str | None:
-    """Return a sentence if the runs clip different numbers of elements at the first step, and no cause is known."""
     step = comparison.pairs[0].a.step if comparison.pairs else None
     calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
     sizes = [sum(map(elements, each)) for each in calls]
@@ -106,7 +105,6 @@ def other_parameters(comparison: RecordingComparison) -> str | None:
 
 
 def _are_other_parameters(divergence: Divergence) -> bool:
-    """Return whether the two calls of a divergence clip different parameters."""
     return divergence.stage == "norms" or isinstance(divergence.a, tuple)
 
 

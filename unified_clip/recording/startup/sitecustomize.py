@@ -71,7 +71,6 @@ def _start(settings: dict[str, object]) -> None:
 
 
 def _run_hidden() -> None:
-    """Run the module `sitecustomize` that this module hides, if there is one."""
     spec = PathFinder.find_spec("sitecustomize")
     if spec is None or spec.loader is None:
         return
